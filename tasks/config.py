@@ -1,0 +1,101 @@
+"""How a stage's settings are read: overrides per source, and the canonical form that goes into keys.
+
+A stage config is a frozen pydantic model beside the function that reads it. `by_source: {code: {...}}` lays other values
+over it for one source, `by_source: {code: {enabled: false}}` leaves the stage out there. A field whose
+`json_schema_extra` holds `{"neutral": value}` stays out of keys while it has that value, so that a new option that does
+nothing does not move every fingerprint.
+"""
+
+import hashlib
+import json
+import math
+from typing import TypeVar
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from tasks.errors import ConfigError
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def for_source(config: Config, source: str) -> Config:
+    """The config as it applies to one source: `by_source[source]` laid over it, `by_source` itself emptied."""
+    by_source: dict[str, dict[str, JsonValue]] = getattr(config, "by_source", {})
+    values = config.model_dump(mode="json") | {"by_source": {}}
+    merged = merge(values, by_source.get(source, {}))
+    return type(config).model_validate(merged)
+
+
+def merge(values: dict[str, JsonValue], over: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """`over` laid on `values`, key by key; lists and scalars are replaced, mappings are merged."""
+    merged = dict(values)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def check_by_source(config: Config) -> Config:
+    """For a model validator: every entry of `by_source` must itself give a valid config.
+
+    Raises ValueError with the path of the wrong key.
+    """
+    by_source: dict[str, dict[str, JsonValue]] = getattr(config, "by_source", {})
+    for source, over in by_source.items():
+        if "by_source" in over:
+            raise ValueError(f"by_source.{source}.by_source: overrides cannot be nested")
+        try:
+            type(config).model_validate(merge(config.model_dump(mode="json") | {"by_source": {}}, over))
+        except ValidationError as error:
+            first = error.errors()[0]
+            path = ".".join(str(step) for step in first["loc"])
+            raise ValueError(f"by_source.{source}.{path}: {first['msg']} (got {first['input']!r:.80})") from error
+    return config
+
+
+def resolved(config: BaseModel | None) -> dict[str, JsonValue]:
+    """The values that decide a result: the dumped config without fields at their declared neutral value."""
+    return {} if config is None else _without_neutral(config)
+
+
+def _without_neutral(config: BaseModel) -> dict[str, JsonValue]:
+    dumped = config.model_dump(mode="json")
+    for name, field in type(config).model_fields.items():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and "neutral" in extra and dumped[name] == extra["neutral"]:
+            del dumped[name]
+            continue
+        value = getattr(config, name)
+        if isinstance(value, BaseModel):
+            dumped[name] = _without_neutral(value)
+        elif isinstance(value, dict) and value and all(isinstance(item, BaseModel) for item in value.values()):
+            dumped[name] = {key: _without_neutral(item) for key, item in value.items()}
+        elif isinstance(value, (list, tuple)) and value and all(isinstance(item, BaseModel) for item in value):
+            dumped[name] = [_without_neutral(item) for item in value]
+    return dumped
+
+
+def canonical_json(value: object, path: str = "") -> str:
+    """One text per value: sorted keys, no spaces. Raises ConfigError with the path of a value that has no such form."""
+    _check_canonical(value, path)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _check_canonical(value: object, path: str) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ConfigError(f"{path or 'value'}: key {key!r} is not text")
+            _check_canonical(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            _check_canonical(item, f"{path}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{path or 'value'}: {value} has no canonical form; use a finite number")
+    elif value is not None and not isinstance(value, (str, int, float, bool)):
+        raise ConfigError(f"{path or 'value'}: {type(value).__name__} has no canonical form; use plain JSON values")
+
+
+def fingerprint_of(value: object) -> str:
+    """sha256 of the canonical JSON, 64 hex digits."""
+    return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()

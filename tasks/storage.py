@@ -1,0 +1,243 @@
+"""The one door to disk and S3: read, list, publish whole files, create exclusively.
+
+A root is a folder or `s3://bucket/prefix`; keys are relative to it, separated by "/". A file appears whole or not at
+all: on disk through a temporary name and rename, on S3 through a single PUT or a completed multipart upload. Exclusive
+creation is a hard link on disk (content and name appear together) and `If-None-Match: *` on S3. Home of s3fs.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from tasks.errors import ConfigError, StorageError
+
+SCRATCH_PREFIX = ".tmp-"  # leftovers of a killed attempt begin so; they are never read, and gc removes them
+S3_CONFIG = {  # the storage client owns retries of single requests; parts and stages own theirs
+    "retries": {"max_attempts": 10, "mode": "adaptive"},
+    "connect_timeout": 10,
+    "read_timeout": 60,
+    "max_pool_connections": 32,
+}
+HASH_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """One stored file: key relative to the root, size in bytes, etag (S3) or "" (disk), time of change in seconds."""
+
+    key: str
+    size: int
+    etag: str
+    modified: float
+
+
+class Storage:
+    """A storage root; holds its URL only, so that it can be sent to workers. S3 clients are made inside each process."""
+
+    def __init__(self, url: str) -> None:
+        self.is_s3 = url.startswith("s3://")
+        if not self.is_s3 and "://" in url:
+            raise ConfigError(f"root {url!r}: use a folder or s3://bucket/prefix")
+        self.url = url.rstrip("/") if self.is_s3 else str(Path(url).resolve())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"is_s3": self.is_s3, "url": self.url}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Storage) and other.url == self.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __repr__(self) -> str:
+        return f"Storage({self.url!r})"
+
+    @cached_property
+    def _s3(self) -> Any:
+        import s3fs  # late: a local run needs no S3 client, and it costs half a second to import
+
+        endpoint = os.environ.get("AWS_ENDPOINT_URL")
+        return s3fs.S3FileSystem(
+            endpoint_url=endpoint, use_listings_cache=False, skip_instance_cache=True, config_kwargs=S3_CONFIG
+        )
+
+    def path(self, key: str) -> str:
+        """Full path of a key: a local path, or bucket/prefix/key on S3."""
+        base = self.url.removeprefix("s3://") if self.is_s3 else self.url
+        return f"{base}/{key}" if key else base
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def read_bytes(self, key: str) -> bytes:
+        """The whole file. Raises FileNotFoundError, StorageError."""
+        with _as_storage_error(self, key):
+            return bytes(self._s3.cat_file(self.path(key))) if self.is_s3 else Path(self.path(key)).read_bytes()
+
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Bytes start..end (half-open). Raises FileNotFoundError, StorageError."""
+        with _as_storage_error(self, key):
+            if self.is_s3:
+                return bytes(self._s3.cat_file(self.path(key), start=start, end=end)) if end > start else b""
+            with open(self.path(key), "rb") as file:
+                file.seek(start)
+                return file.read(end - start)
+
+    def read_json(self, key: str) -> Any:
+        """A JSON file, parsed."""
+        return orjson.loads(self.read_bytes(key))
+
+    def open_input(self, key: str) -> BinaryIO:
+        """A seekable binary file for reading. Raises FileNotFoundError, StorageError."""
+        with _as_storage_error(self, key):
+            if self.is_s3:
+                opened: BinaryIO = self._s3.open(self.path(key), "rb")
+                return opened
+            return open(self.path(key), "rb")
+
+    def exists(self, key: str) -> bool:
+        """Whether the file is there."""
+        return self.size(key) is not None
+
+    def size(self, key: str) -> int | None:
+        """Bytes of the file, or None where there is none."""
+        info = self.info(key)
+        return None if info is None else info.size
+
+    def info(self, key: str) -> FileInfo | None:
+        """Size, etag and time of change, or None where there is no such file."""
+        with _as_storage_error(self, key), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if self.is_s3:
+                return _s3_info(key, self._s3.info(self.path(key)))
+            found = os.stat(self.path(key))
+            return FileInfo(key, found.st_size, "", found.st_mtime)
+        return None
+
+    def list_files(self, prefix: str = "") -> list[FileInfo]:
+        """Every file below a folder, sorted by key; scratch files are left out. For showing and gc, never for truth."""
+        with _as_storage_error(self, prefix):
+            found = self._list_s3(prefix) if self.is_s3 else self._list_disk(prefix)
+            return sorted(found, key=lambda info: info.key)
+
+    def _list_disk(self, prefix: str) -> Iterator[FileInfo]:
+        base = Path(self.url)
+        for folder, _, names in os.walk(self.path(prefix)):
+            for name in names:
+                if not name.startswith(SCRATCH_PREFIX):
+                    full = Path(folder, name)
+                    with contextlib.suppress(FileNotFoundError):  # removed while we look
+                        found = full.stat()
+                        yield FileInfo(full.relative_to(base).as_posix(), found.st_size, "", found.st_mtime)
+
+    def _list_s3(self, prefix: str) -> Iterator[FileInfo]:
+        base = self.path("") + "/"
+        found = self._s3.find(self.path(prefix), detail=True)
+        for name, entry in found.items():
+            if entry.get("type") == "file":
+                yield _s3_info(name.removeprefix(base), entry)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def write_bytes(self, key: str, data: bytes) -> None:
+        """Write a file whole, replacing what was there."""
+        with _as_storage_error(self, key):
+            if self.is_s3:
+                self._s3.pipe_file(self.path(key), data)
+                return
+            with self._scratch_for(key) as scratch:
+                scratch.write_bytes(data)
+                os.replace(scratch, self.path(key))
+
+    def write_json(self, key: str, value: object) -> None:
+        """Write JSON (sorted keys, two spaces) whole."""
+        self.write_bytes(key, orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Create a file that must not exist yet; False when it does. Content and name appear together."""
+        with _as_storage_error(self, key):
+            try:
+                if self.is_s3:
+                    self._s3.pipe_file(self.path(key), data, mode="create")
+                    return True
+                with self._scratch_for(key) as scratch:
+                    scratch.write_bytes(data)
+                    os.link(scratch, self.path(key))
+                return True
+            except FileExistsError:
+                return False
+
+    def publish_file(self, local_path: str | Path, key: str) -> None:
+        """Make a finished scratch file visible under its key, whole or not at all; the scratch file is left alone."""
+        with _as_storage_error(self, key):
+            if self.is_s3:
+                self._s3.put_file(str(local_path), self.path(key))
+                return
+            with self._scratch_for(key) as scratch:
+                try:
+                    os.link(local_path, scratch)  # same disk: no copy
+                except OSError:
+                    shutil.copyfile(local_path, scratch)
+                os.replace(scratch, self.path(key))
+
+    def delete(self, key: str) -> None:
+        """Remove a file; nothing happens when it is gone already."""
+        with _as_storage_error(self, key), contextlib.suppress(FileNotFoundError):
+            if self.is_s3:
+                self._s3.rm_file(self.path(key))
+            else:
+                os.unlink(self.path(key))
+
+    @contextlib.contextmanager
+    def _scratch_for(self, key: str) -> Iterator[Path]:
+        target = Path(self.path(key))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = target.parent / f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
+        try:
+            yield scratch
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def sha256_of(file: BinaryIO) -> str:
+    """sha256 of an open file, read in pieces."""
+    digest = hashlib.sha256()
+    while chunk := file.read(HASH_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def probe_exclusive_create(storage: Storage) -> None:
+    """Check once that the store refuses a second creation; leases and manifests rest on it. Raises StorageError."""
+    key = f"runs/{SCRATCH_PREFIX}probe-{uuid.uuid4().hex}"
+    try:
+        if not storage.create(key, b"1") or storage.create(key, b"2"):
+            raise StorageError(f"{storage.url}: the store does not honour exclusive creation (If-None-Match)")
+    finally:
+        storage.delete(key)
+
+
+def _s3_info(key: str, entry: dict[str, Any]) -> FileInfo:
+    if entry.get("type") == "directory":
+        raise FileNotFoundError(key)
+    modified = entry.get("LastModified")
+    return FileInfo(key, int(entry["size"]), str(entry.get("ETag", "")).strip('"'), modified.timestamp() if modified else 0.0)
+
+
+@contextlib.contextmanager
+def _as_storage_error(storage: Storage, key: str) -> Iterator[None]:
+    """Errors of the store become StorageError; what callers act on (missing, exists) passes through."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, NotADirectoryError):
+        raise
+    except (OSError, TimeoutError, io.UnsupportedOperation) as error:
+        raise StorageError(f"{storage.url}: {key}: {error}") from error
