@@ -1,25 +1,28 @@
-"""The settings of a model and of its training. No torch here, so that flows and `plan` can validate a recipe without loading it.
+"""The settings of a model and of its training. No torch here, so that flows and `plan` validate a recipe without it.
 
-A size is a row of `MODEL_SIZES`; `ModelConfig(size="demo", vocab_size=8192)` takes the row and replaces what is given beside it. The resolved config
-holds every number, so a fingerprint does not depend on whether a size or its numbers were written down.
+A size is a row of `MODEL_SIZES`: `model: {size: demo, vocab_size: 8192}` takes the row and replaces what is given
+beside it. The resolved config holds every number, so a fingerprint is the same for a size and for its numbers.
 """
 
 from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, JsonValue, model_validator
 
 # Name -> fields of ModelConfig. `demo` trains 2 million tokens on two CPU cores in about three minutes.
-MODEL_SIZES: dict[str, dict[str, int | float]] = {
-    "tiny": {"num_layers": 2, "width": 64, "num_heads": 4, "num_kv_heads": 2, "mlp_width": 192, "vocab_size": 512},
-    "demo": {"num_layers": 4, "width": 192, "num_heads": 6, "num_kv_heads": 2, "mlp_width": 512, "vocab_size": 4096},
-    "125m": {"num_layers": 12, "width": 768, "num_heads": 12, "num_kv_heads": 4, "mlp_width": 2048, "vocab_size": 32768},
-    "350m": {"num_layers": 24, "width": 1024, "num_heads": 16, "num_kv_heads": 4, "mlp_width": 2816, "vocab_size": 32768},
-    "1b": {"num_layers": 24, "width": 2048, "num_heads": 16, "num_kv_heads": 8, "mlp_width": 5632, "vocab_size": 65536},
-    "7b": {"num_layers": 32, "width": 4096, "num_heads": 32, "num_kv_heads": 8, "mlp_width": 14336, "vocab_size": 131072},
+MODEL_SIZES: dict[str, dict[str, int]] = {
+    name: dict(zip(("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width", "vocab_size"), row, strict=True))
+    for name, row in {
+        "tiny": (2, 64, 4, 2, 192, 512),
+        "demo": (4, 192, 6, 2, 512, 4096),
+        "100m": (12, 768, 12, 4, 2048, 32768),
+        "300m": (24, 1024, 16, 4, 2816, 32768),
+        "1b": (24, 2048, 16, 8, 5632, 65536),
+        "7b": (32, 4096, 32, 8, 14336, 131072),
+    }.items()
 }
-MLP_WIDTH_STEP = 64  # a matrix whose sides are multiples of 64 runs at full speed on tensor cores and in AVX-512 kernels
+MLP_WIDTH_STEP = 64  # matrices whose sides are multiples of 64 run at full speed on tensor cores and with AVX-512
 
 
 class ModelConfig(BaseModel, frozen=True, extra="forbid"):
@@ -28,7 +31,7 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
     num_layers: int = Field(ge=1, description="transformer blocks")
     width: int = Field(ge=2, description="size of the residual stream")
     num_heads: int = Field(ge=1, description="query heads")
-    num_kv_heads: int = Field(ge=1, description="key and value heads; as many as num_heads unless given (1 = multi-query)")
+    num_kv_heads: int = Field(ge=1, description="key and value heads; num_heads unless given; 1 = multi-query")
     mlp_width: int = Field(ge=1, description="inner size of the SwiGLU; 8/3 of width, rounded up to 64, unless given")
     vocab_size: int = Field(ge=256, description="rows of the embedding; at least the size of the tokenizer")
     norm_eps: float = Field(1e-5, gt=0, le=1e-2, description="added to the mean square in RMSNorm (Llama's value)")
@@ -61,6 +64,11 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} must be divisible by num_kv_heads {self.num_kv_heads}")
         return self
+
+    @classmethod
+    def of_size(cls, size: str, **fields: JsonValue) -> Self:
+        """The named size, with other values for the given fields."""
+        return cls.model_validate({"size": size, **fields})
 
     @property
     def head_width(self) -> int:
