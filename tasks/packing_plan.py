@@ -2,7 +2,7 @@
 
 A document of n tokens (bos and eos counted) becomes pieces of at most L tokens: whole ones of exactly L, which fill a
 row each, and one remainder. Remainders are placed best-fit-decreasing: longest first, each into the row with the least
-room that still takes it (Ding et al. 2024, arXiv 2404.10830). End to end ("concat") cuts the joined stream every L tokens.
+room that still takes it (Ding et al. 2024, arXiv 2404.10830). End to end ("concat") cuts the joined stream every L.
 
 Invariant, checked by `check_plan`: the pieces of a document tile it, in order, and the pieces of a row fill it from its
 start without gaps. Worked number: lengths 5, 3, 2, 2 and L = 4 give the rows [4] [1 3] [2 2].
