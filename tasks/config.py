@@ -1,7 +1,7 @@
 """How a stage's settings are read: overrides per source, and the canonical form that goes into keys.
 
-A stage config is a frozen pydantic model beside the function that reads it. `by_source: {code: {...}}` lays other values
-over it for one source, `by_source: {code: {enabled: false}}` leaves the stage out there. A field whose
+A stage config is a frozen pydantic model beside the function that reads it. `by_source: {code: {...}}` lays other
+values over it for one source, `by_source: {code: {enabled: false}}` leaves the stage out there. A field whose
 `json_schema_extra` holds `{"neutral": value}` stays out of keys while it has that value, so that a new option that does
 nothing does not move every fingerprint.
 """

@@ -41,7 +41,7 @@ def text_bytes(table: pa.Table) -> int:
     """UTF-8 bytes of the text column, or of all buffers where there is no text."""
     if "text" in table.column_names:
         return int(pc.sum(pc.binary_length(table["text"].cast(pa.large_binary()))).as_py() or 0)
-    return int(table.get_total_buffer_size())
+    return int(table.nbytes)
 
 
 def meta_json(values: dict[str, object]) -> str:

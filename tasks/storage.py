@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class FileInfo:
 
 
 class Storage:
-    """A storage root; holds its URL only, so that it can be sent to workers. S3 clients are made inside each process."""
+    """A storage root; holds its URL only, so that it can be sent to workers. Each process makes its own S3 client."""
 
     def __init__(self, url: str) -> None:
         self.is_s3 = url.startswith("s3://")
@@ -130,7 +131,8 @@ class Storage:
 
     def _list_disk(self, prefix: str) -> Iterator[FileInfo]:
         base = Path(self.url)
-        for folder, _, names in os.walk(self.path(prefix)):
+        for folder, folders, names in os.walk(self.path(prefix)):
+            folders[:] = [name for name in folders if not name.startswith(SCRATCH_PREFIX)]
             for name in names:
                 if not name.startswith(SCRATCH_PREFIX):
                     full = Path(folder, name)
@@ -197,6 +199,16 @@ class Storage:
                 os.unlink(self.path(key))
 
     @contextlib.contextmanager
+    def scratch_folder(self) -> Iterator[Path]:
+        """A local folder for files under construction; on disk inside the root, so that publishing is a rename."""
+        parent = None
+        if not self.is_s3:
+            parent = Path(self.url, SCRATCH_PREFIX + "scratch")
+            parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=parent, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+    @contextlib.contextmanager
     def _scratch_for(self, key: str) -> Iterator[Path]:
         target = Path(self.path(key))
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +241,9 @@ def _s3_info(key: str, entry: dict[str, Any]) -> FileInfo:
     if entry.get("type") == "directory":
         raise FileNotFoundError(key)
     modified = entry.get("LastModified")
-    return FileInfo(key, int(entry["size"]), str(entry.get("ETag", "")).strip('"'), modified.timestamp() if modified else 0.0)
+    return FileInfo(
+        key, int(entry["size"]), str(entry.get("ETag", "")).strip('"'), modified.timestamp() if modified else 0.0
+    )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,86 @@
+"""Fixtures for all tests: a workspace on a temporary root, and documents made of given texts."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.config import fingerprint_of
+from tasks.dataset import Workspace
+from tasks.documents import DOCUMENT_SCHEMA, document_id
+from tasks.manifest import Manifest
+from tasks.parts import PartWriter, Unit
+from tasks.storage import Storage
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+
+MakeDocuments = Callable[..., Manifest]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A serial workspace on its own root."""
+    return Workspace(Storage(str(tmp_path / "lake")), run_id="test")
+
+
+@pytest.fixture
+def make_documents(workspace: Workspace) -> MakeDocuments:
+    """make_documents(texts, source="web", parts=3, **columns): an ingest dataset of these rows, in order.
+
+    `texts` may also be a mapping source -> texts. `columns`: lists for url, timestamp, raw_ref, meta.
+    """
+
+    def make(
+        texts: Sequence[str] | dict[str, Sequence[str]],
+        source: str = "web",
+        parts: int = 3,
+        into: Workspace = workspace,
+        **columns: Sequence[Any],
+    ) -> Manifest:
+        by_source = texts if isinstance(texts, dict) else {source: texts}
+        external = {
+            "rows": {name: list(rows) for name, rows in by_source.items()},
+            "columns": repr(columns),
+            "parts": parts,
+        }
+        dataset = into.dataset(
+            "ingest", None, inputs={}, module="tasks.documents", schema=DOCUMENT_SCHEMA,
+            external={"rows": fingerprint_of(external)},
+        )  # fmt: skip
+        units = []
+        for name, rows in by_source.items():
+            size = -(-len(rows) // parts) or 1
+            for start in range(0, len(rows), size):
+                table = document_rows(name, rows[start : start + size], start, columns)
+                units.append(dataset.unit(source=name, arguments={"rows": table.to_pylist(), "bytes": table.nbytes}))
+        return dataset.publish(dataset.compute(units, write_rows))
+
+    return make
+
+
+def write_rows(unit: Unit, writer: PartWriter) -> None:
+    """Part function of the fixture: the rows stand in the arguments."""
+    table = pa.Table.from_pylist(unit.arguments["rows"], schema=DOCUMENT_SCHEMA)
+    writer.rows_in = table.num_rows
+    writer.write(table)
+
+
+def document_rows(source: str, texts: Sequence[str], start: int, columns: dict[str, Sequence[Any]]) -> pa.Table:
+    """Documents with raw references `file#n` (unless given), n from `start`."""
+    end = start + len(texts)
+    given = {name: list(values[start:end]) for name, values in columns.items()}
+    refs = given.pop("raw_ref", [f"file#{n}" for n in range(start, end)])
+    rows: dict[str, list[Any]] = {
+        "doc_id": [document_id(source, ref) for ref in refs],
+        "source": [source] * len(texts),
+        "text": list(texts),
+        "url": given.pop("url", [None] * len(texts)),
+        "timestamp": given.pop("timestamp", [None] * len(texts)),
+        "raw_ref": refs,
+        "meta": given.pop("meta", ["{}"] * len(texts)),
+    }
+    return pa.table(rows | given, schema=DOCUMENT_SCHEMA)
