@@ -1,0 +1,140 @@
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from model.config import ModelConfig, PhaseConfig, PhaseRun, TrainConfig
+from model.schedule import Events, Factor, batch_rows_at, lr_at, plan_phase, plan_step, rows_of_phase
+
+LENGTH = 256
+
+
+def make_phase(**fields: Any) -> PhaseConfig:
+    schedule = {"lr": 1e-3, "warmup_tokens": 4096} | fields.pop("schedule", {})
+    defaults = {"name": "main", "tokens": 40_960, "weights": {"web": 1}, "sequence_length": LENGTH, "batch": 16}
+    return PhaseConfig.model_validate(defaults | {"schedule": schedule} | fields)
+
+
+def make_run(**fields: Any) -> PhaseRun:
+    return PhaseRun(model=ModelConfig.of_size("tiny"), phase=make_phase(**fields))
+
+
+def test_learning_rate_has_its_exact_value_at_every_corner() -> None:
+    phase = make_phase()
+    assert lr_at(phase, 1024) == 1e-3 * 0.25
+    assert lr_at(phase, 4096) == 1e-3
+    half = 4096 + (40_960 - 4096) // 2
+    assert lr_at(phase, half) == pytest.approx(1e-3 * (0.1 + 0.9 * 0.5), rel=1e-15)
+    assert lr_at(phase, 40_960) == pytest.approx(1e-4, rel=1e-12)
+    assert lr_at(phase, 50_000) == lr_at(phase, 40_960)
+
+
+def test_learning_rate_of_step_n_follows_the_formula() -> None:
+    plans = list(plan_phase(make_run()))
+    assert len(plans) == 10
+    for step, plan in enumerate(plans):
+        progress = ((step + 1) * 16 * LENGTH - 4096) / (40_960 - 4096)
+        assert plan.lr == pytest.approx(1e-3 * (0.1 + 0.45 * (1 + math.cos(math.pi * progress))), rel=1e-14)
+    assert [plan.is_last for plan in plans] == [False] * 9 + [True]
+
+
+def test_first_step_learns_and_warmup_to_the_end_keeps_the_peak() -> None:
+    assert plan_step(make_run(), 0).lr == 1e-3
+    assert plan_step(make_run(schedule={"warmup_tokens": 40_960}), 36_864).lr == 1e-3
+    assert plan_step(make_run(schedule={"warmup_tokens": 8192}), 0).lr == 5e-4
+
+
+def test_plan_carries_what_the_step_needs() -> None:
+    plan = plan_step(make_run(rope_base=500_000, weights={"web": 3, "code": 1}), 4096)
+    assert (plan.phase, plan.tokens_in_phase, plan.batch_rows, plan.sequence_length) == ("main", 4096, 16, LENGTH)
+    assert (plan.weight_decay, plan.clip, plan.rope_base) == (0.1, 1.0, 500_000)
+    assert plan.slots == {"code": 1024, "web": 3072}
+    assert plan_step(make_run(), 0).rope_base == 10_000
+
+
+def test_ramp_changes_batches_at_its_thresholds_and_scales_the_rate() -> None:
+    ramp = {0: 4, 4096: 8, 12_000: 16}
+    phase = make_phase(batch=ramp)
+    assert [batch_rows_at(phase, tokens) for tokens in (0, 4095, 4096, 11_999, 12_000)] == [4, 4, 8, 8, 16]
+    plain = list(plan_phase(make_run(batch=ramp)))
+    rooted = list(plan_phase(make_run(batch=ramp, schedule={"lr_batch_rule": "sqrt"})))
+    assert [plan.batch_rows for plan in plain[:9]] == [4, 4, 4, 4, 8, 8, 8, 8, 16]
+    assert [r.lr / p.lr for r, p in zip(rooted, plain, strict=True)] == pytest.approx(
+        [math.sqrt(plan.batch_rows / 4) for plan in plain]
+    )
+
+
+@pytest.mark.parametrize("batch", [16, 7, {0: 4, 4000: 8, 12_000: 16}, {0: 4, 100: 8, 200: 12}, {0: 4, 90_000: 8}])
+@pytest.mark.parametrize("tokens", [40_960, 40_961, 100, 33_333])
+def test_rows_of_a_phase_are_those_of_its_steps(batch: Any, tokens: int) -> None:
+    run = make_run(batch=batch, tokens=tokens, schedule={"warmup_tokens": 0})
+    plans = list(plan_phase(run))
+    assert rows_of_phase(run) == sum(plan.batch_rows for plan in plans)
+    assert plans[-1].is_last
+    assert plans[-1].tokens_in_phase < tokens <= plans[-1].end_tokens
+
+
+def test_factors_hold_in_their_interval_only() -> None:
+    events = Events(factors=(Factor(kind="lr", factor=0.5, from_tokens=4096, to_tokens=12_288),))
+    clipped = Events(factors=(Factor(kind="clip", factor=0.5, from_tokens=0, to_tokens=4096),))
+    run = make_run()
+    for tokens in (0, 4096, 8192, 12_288):
+        halved = 0.5 if 4096 <= tokens < 12_288 else 1.0
+        assert plan_step(run, tokens, events).lr == plan_step(run, tokens).lr * halved
+        assert plan_step(run, tokens, clipped).clip == (0.5 if tokens < 4096 else 1.0)
+    assert Events.model_validate_json(events.model_dump_json()) == events
+
+
+def test_no_step_begins_outside_the_phase() -> None:
+    with pytest.raises(ValueError, match="phase main has 40960 tokens; no step begins at 40960"):
+        plan_step(make_run(), 40_960)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"weights": {"web": 0, "code": 0}}, "sum to nothing; give at least one source a weight above 0"),
+        ({"weights": {}}, "sum to nothing"),
+        ({"weights": {"web": -1, "code": 2}}, "weight -1.0 of source 'web' must be a finite number, 0 or more"),
+        ({"weights": {"web": math.nan}}, "weight nan of source 'web'"),
+        ({"sequence_length": 0}, "greater than or equal to 2"),
+        ({"batch": 0}, "greater than or equal to 1"),
+        ({"batch": {100: 4}}, "the ramp must begin with from_tokens 0"),
+        ({"batch": {0: 8, 100: 4}}, "4 rows from 100 tokens on, after 8 from 0"),
+        ({"schedule": {"warmup_tokens": 50_000}}, "schedule.warmup_tokens 50000 exceeds tokens 40960"),
+        ({"schedule": {"lr": 0}}, "greater than 0"),
+        ({"name": "Main run"}, "match pattern"),
+        ({"tokenz": 1}, "Extra inputs are not permitted"),
+    ],
+)
+def test_wrong_phase_is_refused_with_what_is_allowed(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        make_phase(**fields)
+
+
+def test_batch_that_ranks_cannot_share_names_the_fitting_sizes() -> None:
+    phase = make_phase(batch={0: 6, 4096: 12})
+    phase.check_ranks(2)
+    with pytest.raises(
+        ValueError, match=r"batch of 6 rows is not divisible by 4 ranks; use 4 or 8 rows, or ranks 1, 2, 3, 6"
+    ):
+        phase.check_ranks(4)
+
+
+def test_phases_follow_one_another_unless_told_otherwise() -> None:
+    phases = [make_phase(name=name).model_dump(exclude={"after"}) for name in ("main", "anneal", "long")]
+    phases[2]["after"] = "main"
+    config = TrainConfig.model_validate({"phases": phases})
+    assert [phase.after for phase in config.phases] == [None, "main", "main"]
+    assert config.ancestors_of("anneal") == ["main"]
+    assert config.run_of("long", ModelConfig.of_size("tiny")).phase.name == "long"
+    for wrong, message in (("here", "must be an earlier phase"), ("long", "must be an earlier phase")):
+        phases[2]["after"] = wrong
+        with pytest.raises(ValidationError, match=message):
+            TrainConfig.model_validate({"phases": phases})
+    phases[2] |= {"after": "main", "name": "main"}
+    with pytest.raises(ValidationError, match="'main' is used twice"):
+        TrainConfig.model_validate({"phases": phases})
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        TrainConfig.model_validate({"phases": []})
