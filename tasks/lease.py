@@ -1,9 +1,9 @@
 """Who computes a dataset now: numbered lease files, created exclusively.
 
 The highest number is the holder. It rewrites only its own file every HEARTBEAT_SECONDS; a waiter creates the next
-number once the highest has not changed for EXPIRY_SECONDS by the store's clock, or was released, or names a dead process of
-this machine. The lease saves work; what keeps data right is that part bytes are deterministic and the manifest is
-created exclusively.
+number once the highest has not changed for EXPIRY_SECONDS by the store's clock, or was released, or names a process of
+this machine that is gone. The lease saves work; what keeps data right is that part bytes are deterministic and the
+manifest is created exclusively.
 """
 
 import logging

@@ -1,0 +1,233 @@
+"""The recipe: every decision that changes the result, made of the stages' own configs, checked before anything runs.
+
+Where a run computes (root, Ray, workers) is never in it. A wrong recipe raises ConfigError, which names the key's path,
+what was got and what is allowed. Paths: `{root}/...` lies in the storage root, `recipe:name` beside the recipes that
+ship, s3:// and absolute paths stay, others are relative to the recipe's own folder.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from model.config import ModelConfig, TrainConfig
+from tasks.config import merge
+from tasks.decontaminate import DecontaminateConfig
+from tasks.dedup_exact import ExactDedupConfig
+from tasks.dedup_near import NearDedupConfig
+from tasks.errors import ConfigError
+from tasks.evaluate import EvaluateConfig
+from tasks.export import ExportConfig
+from tasks.ingest import IngestConfig
+from tasks.mixture import MixConfig
+from tasks.pack import PackConfig
+from tasks.redact import RedactConfig
+from tasks.select import SelectConfig
+from tasks.signals import SignalsConfig
+from tasks.vocabulary import VocabularyConfig
+
+RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
+PATH_KEYS = frozenset({"base", "path"})  # keys whose values are places; relative ones are resolved when loading
+SHOWN_VALUE_CHARS = 120
+
+
+class PinConfig(BaseModel, frozen=True, extra="forbid"):
+    """Datasets taken as they are; nothing before them is computed. A reference is a fingerprint or a run id."""
+
+    vocabulary: str | None = Field(default=None, description="tokenizer to use")
+    pack: str | None = Field(default=None, description="run whose packs to use")
+    train: str | None = Field(default=None, description="training dataset to evaluate and export")
+
+
+class Recipe(BaseModel, frozen=True, extra="forbid"):
+    """From sources to model; one section per stage, in the order of the graph."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="lower-case letters, digits, hyphens")
+    prepare: Literal["python-corpus"] | None = Field(
+        default=None,
+        description="python-corpus: first write the text that comes with the installed Python to {root}/raw",
+    )
+    ingest: IngestConfig
+    dedup_exact: ExactDedupConfig = ExactDedupConfig()
+    signals: SignalsConfig = SignalsConfig()
+    select: SelectConfig = SelectConfig()
+    dedup_near: NearDedupConfig = NearDedupConfig()
+    redact: RedactConfig = RedactConfig()
+    decontaminate: DecontaminateConfig = DecontaminateConfig()
+    mix: MixConfig = MixConfig()
+    vocabulary: VocabularyConfig
+    pack: PackConfig = PackConfig()
+    model: ModelConfig
+    train: TrainConfig
+    evaluate: EvaluateConfig = EvaluateConfig()
+    export: ExportConfig = ExportConfig()
+    pin: PinConfig = PinConfig()
+
+    @model_validator(mode="after")
+    def _check_sources(self) -> Self:
+        """Every source named anywhere must be one of ingest.sources."""
+        known = set(self.ingest.sources)
+        for section in type(self).model_fields:
+            for source in getattr(getattr(self, section), "by_source", {}):
+                _check_source(source, known, f"{section}.by_source")
+        for index, phase in enumerate(self.train.phases):
+            for source in phase.weights:
+                _check_source(source, known, f"train.phases[{index}].weights")
+        for source in self.vocabulary.sample_weights or {}:
+            _check_source(source, known, "vocabulary.sample_weights")
+        return self
+
+    @model_validator(mode="after")
+    def _check_vocabulary(self) -> Self:
+        """The model must have a row for every token."""
+        if self.model.vocab_size < self.vocabulary.size:
+            raise ValueError(
+                f"model.vocab_size {self.model.vocab_size} is smaller than vocabulary.size {self.vocabulary.size}"
+            )
+        return self
+
+    @property
+    def sample_weights(self) -> dict[str, float]:
+        """Proportions of the tokenizer's sample: as given, else the first phase's weights."""
+        return self.vocabulary.sample_weights or self.train.phases[0].weights
+
+    @property
+    def pack_settings(self) -> list[tuple[str, int, int]]:
+        """(source, sequence length, min_document_tokens) of every pack that a phase reads, once each, in order."""
+        wanted = [
+            (source, phase.sequence_length, phase.min_document_tokens)
+            for phase in self.train.phases
+            for source, weight in phase.weights.items()
+            if weight > 0
+        ]
+        return list(dict.fromkeys(wanted))
+
+    @classmethod
+    def parse(cls, values: object) -> "Recipe":
+        """A recipe from plain values. Raises ConfigError with one line per fault."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError("\n".join(_explain(details) for details in error.errors())) from error
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> "Recipe":
+        """A recipe file with `key.path=value` overrides laid over it. Raises ConfigError."""
+        values = read_yaml(recipe_path(path))
+        for override in overrides:
+            values = merge(values, parse_override(override))
+        return cls.parse(_resolve_paths(values, recipe_path(path).parent))
+
+
+def recipe_path(path: str | Path) -> Path:
+    """The file; a bare name such as `demo` means one that ships. Raises ConfigError when there is none."""
+    given = Path(path)
+    for candidate in (given, RECIPES_FOLDER / given.name, RECIPES_FOLDER / f"{given.name}.yaml"):
+        if candidate.is_file() and (candidate is given or given.parent == Path()):
+            return candidate.resolve()
+    shipped = ", ".join(sorted(file.stem for file in RECIPES_FOLDER.glob("*.yaml")))
+    raise ConfigError(f"recipe {path}: no such file; recipes that ship: {shipped}")
+
+
+def read_yaml(path: Path) -> dict[str, JsonValue]:
+    """A YAML mapping; a key given twice is an error. Raises ConfigError with line and column."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_OneOfEachKey)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping of sections, not {type(values).__name__}")
+    return values
+
+
+def parse_override(override: str) -> dict[str, JsonValue]:
+    """`a.b.c=value` as a nested mapping; the value is read as YAML. Raises ConfigError."""
+    path, equals, value = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {override!r}: write key.path=value")
+    try:
+        nested: Any = yaml.load(value, Loader=_OneOfEachKey)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override!r}: {error}") from error
+    for key in reversed(keys):
+        nested = {key: nested}
+    values: dict[str, JsonValue] = nested
+    return values
+
+
+class _OneOfEachKey(yaml.SafeLoader):
+    """A loader of plain values that refuses a mapping with the same key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _resolve_paths(values: Any, folder: Path) -> Any:
+    """Relative places become absolute ones, so that a run does not depend on where it was started."""
+    if isinstance(values, dict):
+        return {
+            key: _absolute(value, folder)
+            if key in PATH_KEYS and isinstance(value, str)
+            else _resolve_paths(value, folder)
+            for key, value in values.items()
+        }
+    return [_resolve_paths(item, folder) for item in values] if isinstance(values, list) else values
+
+
+def _absolute(place: str, folder: Path) -> str:
+    if place.startswith(("{root}", "recipe:", "s3://")) or Path(place).is_absolute():
+        return place
+    return str((folder / place).resolve())
+
+
+def _check_source(source: str, known: set[str], path: str) -> None:
+    if source not in known:
+        raise ValueError(f"{path}: source {source!r} is not in ingest.sources ({', '.join(sorted(known))})")
+
+
+def _explain(details: ErrorDetails) -> str:
+    """One fault: path of the key, what was got, what is wanted."""
+    path = ""
+    for step in details["loc"]:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    message = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "extra_forbidden":
+        allowed = _allowed_keys(details["loc"])
+        close = difflib.get_close_matches(str(details["loc"][-1]), allowed, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{path}: unknown key; {hint}allowed here: {', '.join(allowed)}"
+    if details["type"] == "missing":
+        return f"{path}: this key is required"
+    got = repr(details["input"])
+    shown = got if len(got) <= SHOWN_VALUE_CHARS else got[:SHOWN_VALUE_CHARS] + "..."
+    return (
+        f"{path or 'recipe'}: {message} (got {shown})"
+        if not isinstance(details["input"], dict)
+        else f"{path or 'recipe'}: {message}"
+    )
+
+
+def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The fields of the model in which an unknown key stood."""
+    found: Any = Recipe
+    for step in location[:-1]:
+        if isinstance(found, type) and issubclass(found, BaseModel) and step in found.model_fields:
+            found = found.model_fields[str(step)].annotation
+        found = _inner_model(found)
+    return sorted(found.model_fields) if isinstance(found, type) and issubclass(found, BaseModel) else []
+
+
+def _inner_model(annotation: Any) -> Any:
+    """The model inside dict[str, Model], tuple[Model, ...] or Model | None; else the annotation itself."""
+    for argument in getattr(annotation, "__args__", ()):
+        if isinstance(argument, type) and issubclass(argument, BaseModel):
+            return argument
+    return annotation
