@@ -1,0 +1,102 @@
+"""Causal attention inside documents: a token sees itself and the earlier tokens of its own document, nothing else.
+
+A row of a pack holds several documents; `document_starts` says where each begins. What the kernels need is derived
+from it once per forward pass (`lay_out`) and shared by all blocks:
+
+| device | kernel |
+|---|---|
+| CPU, up to 512 tokens | one call with an additive mask: B x T x T floats are small, one call beats many |
+| CPU above, and fp32 on CUDA | one causal call per document: cost grows with the documents, not with T squared |
+| CUDA in bf16 | torch's variable-length flash attention over all documents of the batch end to end |
+
+Masked weights are exactly 0 and tokens are rows of their own in every matrix product, so changing one document leaves
+the logits of the others unchanged to the bit.
+
+Shapes: B batch, T time, D width, N query heads, K key-value heads, H head width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+LONGEST_DENSE_MASK = 512  # tokens; at 512 a mask of 16 rows in fp32 is 16 MB, and it grows with the square
+
+DocumentStarts = Sequence[Sequence[int]]  # per row: ascending positions, the first one 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the documents of a batch lie, as the chosen kernel wants it; exactly one of the last three is set."""
+
+    positions_BT: Tensor
+    mask_B1TT: Tensor | None = None
+    document_lengths: list[int] | None = None
+    boundaries: Tensor | None = None
+
+
+def lay_out(document_starts: DocumentStarts | None, like_BT: Tensor, dtype: torch.dtype) -> Layout:
+    """The layout of a batch of the shape and device of `like_BT`. Without starts each row is one document."""
+    rows, length = like_BT.shape
+    starts = [[0]] * rows if document_starts is None else [list(row) or [0] for row in document_starts]
+    _check_starts(starts, rows, length)
+    flat = torch.tensor([row * length + start for row in range(rows) for start in starts[row]])
+    sizes = torch.diff(flat, append=torch.tensor([rows * length]))
+    first = torch.repeat_interleave(flat, sizes).view(rows, length)
+    positions = (torch.arange(rows * length).view(rows, length) - first).to(like_BT.device)
+    if like_BT.device.type == "cuda" and dtype in (torch.bfloat16, torch.float16):
+        return Layout(positions, boundaries=_boundaries(flat, rows * length).to(like_BT.device))
+    if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK:
+        allowed = (first[:, :, None] == first[:, None, :]).tril()
+        mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill_(allowed.logical_not_(), float("-inf"))
+        return Layout(positions, mask_B1TT=mask[:, None])
+    return Layout(positions, document_lengths=sizes.tolist())
+
+
+def attend(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, layout: Layout) -> Tensor:
+    """softmax(q k / sqrt(H)) v within documents; query heads share key-value heads in groups of N / K."""
+    if layout.boundaries is not None:
+        return _attend_varlen(q_BTNH, k_BTKH, v_BTKH, layout.boundaries)
+    if layout.mask_B1TT is None:
+        return _attend_each_document(q_BTNH, k_BTKH, v_BTKH, layout)
+    q, k, v = (x.transpose(1, 2) for x in (q_BTNH, k_BTKH, v_BTKH))
+    return F.scaled_dot_product_attention(q, k, v, layout.mask_B1TT, enable_gqa=True).transpose(1, 2)
+
+
+def _attend_varlen(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, boundaries: Tensor) -> Tensor:
+    q, k, v = (x.flatten(0, 1) for x in (q_BTNH, k_BTKH, v_BTKH))
+    longest = q_BTNH.shape[1]  # an upper bound: the true maximum would make a compiled block recompile per batch
+    out = varlen_attn(q, k, v, boundaries, boundaries, longest, longest, window_size=(-1, 0), enable_gqa=True)
+    assert isinstance(out, Tensor)  # a tuple comes back only with return_aux
+    return out.view_as(q_BTNH)
+
+
+@torch.compiler.disable  # the loop differs per batch; compiled, every batch would compile it anew
+def _attend_each_document(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, layout: Layout) -> Tensor:
+    assert layout.document_lengths is not None
+    # split, not slices: the gradient of a slice is a zero tensor of the whole batch
+    end_to_end = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BTNH, k_BTKH, v_BTKH))
+    documents = zip(*(x.split(layout.document_lengths, 2) for x in end_to_end), strict=True)
+    outputs = [F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) for q, k, v in documents]
+    return torch.cat(outputs, 2)[0].transpose(0, 1).view_as(q_BTNH)
+
+
+def _boundaries(flat_starts: Tensor, total: int) -> Tensor:
+    """Cumulative lengths, filled up with empty documents to a power of two: few shapes to compile."""
+    size = 1 << len(flat_starts).bit_length()
+    boundaries = torch.full((size + 1,), total, dtype=torch.int32)
+    boundaries[: len(flat_starts)] = flat_starts
+    return boundaries
+
+
+def _check_starts(starts: list[list[int]], rows: int, length: int) -> None:
+    if len(starts) != rows:
+        raise ValueError(f"document_starts has {len(starts)} rows, the batch has {rows}")
+    for row, row_starts in enumerate(starts):
+        ascending = all(a < b for a, b in pairwise(row_starts))
+        if row_starts[0] != 0 or row_starts[-1] >= length or not ascending:
+            raise ValueError(f"document_starts of row {row} must ascend from 0 below {length}, got {row_starts[:8]}")
