@@ -1,0 +1,64 @@
+"""Fixtures for the training tests: small packs on a temporary root."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from model.order import GROUP_ROWS, Pack, PackPart
+from tasks.storage import Storage
+
+MakePack = Callable[..., Pack]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Storage:
+    """An empty root."""
+    return Storage(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def make_pack(store: Storage) -> MakePack:
+    """make_pack("web", [300, 20]): a pack of documents of 3 to `length` tokens, id 0 = bos."""
+
+    def make(source: str, rows: list[int], length: int = 32, vocab: int = 64, root: Storage = store) -> Pack:
+        generator = np.random.default_rng(int.from_bytes(hashlib.sha256(source.encode()).digest()[:4]))
+        parts, tokens = [], 0
+        for index, count in enumerate(rows):
+            table = pack_table(generator, count, length, vocab)
+            tokens += sum(table["num_tokens"].to_pylist())
+            path = Path(root.path(f"pack/parts/{source}-{index}.parquet"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True)
+            parts.append(PackPart(f"pack/parts/{source}-{index}.parquet", count))
+        return Pack(source, f"digest-{source}-{rows}-{length}", tuple(parts), tokens)
+
+    return make
+
+
+def pack_table(generator: np.random.Generator, count: int, length: int, vocab: int) -> pa.Table:
+    """Rows whose next token follows from the one before most of the time, so that a model learns something."""
+    step = int(generator.integers(1, 9))
+    ids = np.zeros((count, length), dtype=np.uint16)
+    starts, num_tokens = [], []
+    for row in ids:
+        row_starts, at, end = [], 0, length - int(generator.integers(0, 4))
+        while at < end:
+            size = min(int(generator.integers(3, length + 1)), end - at)
+            row_starts.append(at)
+            row[at + 1 : at + size] = 1 + (generator.integers(0, vocab) + step * np.arange(size - 1)) % (vocab - 1)
+            at += size
+        starts.append(row_starts)
+        num_tokens.append(end)
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(ids.reshape(-1)), length)
+    columns = {"input_ids": flat, "doc_ids": pa.array([[f"d{s}" for s in row] for row in starts])}
+    columns |= {
+        "document_starts": pa.array(starts, pa.list_(pa.int32())),
+        "num_tokens": pa.array(num_tokens, pa.int32()),
+    }
+    columns["document_offsets"] = pa.array([[0] * len(row) for row in starts], pa.list_(pa.int32()))
+    return pa.table(columns)
