@@ -33,15 +33,26 @@ def file_digest(file: pq.ParquetFile) -> str:
 
 def dataset_digest(schema: pa.Schema | None, parts: list[tuple[int | None, str]]) -> str:
     """sha256 of the schema and the ordered (rows, part digest)."""
-    names = "" if schema is None else ";".join(f"{field.name}:{field.type}" for field in schema)
+    names = "" if schema is None else ";".join(f"{field.name}:{type_name(field.type)}" for field in schema)
     lines = [names, *(f"{rows}:{digest}" for rows, digest in parts)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def type_name(kind: pa.DataType) -> str:
+    """The type without the names of list elements: Parquet calls them `element`, Arrow `item`."""
+    if pa.types.is_fixed_size_list(kind):
+        return f"fixed_size_list<{type_name(kind.value_type)}>[{kind.list_size}]"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"{'large_' if pa.types.is_large_list(kind) else ''}list<{type_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{kind.field(i).name}: {type_name(kind.field(i).type)}' for i in range(kind.num_fields))}>"
+    return str(kind)
 
 
 def _digest(schema: pa.Schema, rows: int, columns: Iterator[pa.ChunkedArray]) -> str:
     digest = hashlib.sha256()
     for field, column in zip(schema, columns, strict=True):
-        digest.update(f"{field.name}\0{field.type}\0{rows}\0".encode())
+        digest.update(f"{field.name}\0{type_name(field.type)}\0{rows}\0".encode())
         _update(digest.update, column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
     return digest.hexdigest()
 

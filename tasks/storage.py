@@ -7,7 +7,6 @@ creation is a hard link on disk (content and name appear together) and `If-None-
 
 import contextlib
 import hashlib
-import io
 import os
 import shutil
 import tempfile
@@ -176,6 +175,10 @@ class Storage:
                 return True
             except FileExistsError:
                 return False
+            except OSError as error:
+                if _s3_error_code(error) in ("PreconditionFailed", "412"):
+                    return False
+                raise
 
     def publish_file(self, local_path: str | Path, key: str) -> None:
         """Make a finished scratch file visible under its key, whole or not at all; the scratch file is left alone."""
@@ -246,6 +249,21 @@ def _s3_info(key: str, entry: dict[str, Any]) -> FileInfo:
     )
 
 
+def _s3_error_code(error: OSError) -> str:
+    """The code that the S3 server gave, or ""; s3fs keeps the client's error as the cause."""
+    response = getattr(error.__cause__, "response", {})
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def _store_errors(storage: Storage) -> tuple[type[Exception], ...]:
+    """What a failing store raises: s3fs turns most answers into OSError, but not a lost connection."""
+    if not storage.is_s3:
+        return (OSError,)
+    from botocore.exceptions import BotoCoreError, ClientError  # late: as s3fs
+
+    return (OSError, BotoCoreError, ClientError)
+
+
 @contextlib.contextmanager
 def _as_storage_error(storage: Storage, key: str) -> Iterator[None]:
     """Errors of the store become StorageError; what callers act on (missing, exists) passes through."""
@@ -253,5 +271,5 @@ def _as_storage_error(storage: Storage, key: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileExistsError, NotADirectoryError):
         raise
-    except (OSError, TimeoutError, io.UnsupportedOperation) as error:
+    except _store_errors(storage) as error:
         raise StorageError(f"{storage.url}: {key}: {error}") from error

@@ -1,10 +1,17 @@
 """Fixtures for all tests: a workspace on a temporary root, and documents made of given texts."""
 
 import os
-from collections.abc import Callable, Sequence
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import botocore.exceptions
+import botocore.session
 import pyarrow as pa
 import pytest
 
@@ -84,3 +91,62 @@ def document_rows(source: str, texts: Sequence[str], start: int, columns: dict[s
         "meta": given.pop("meta", ["{}"] * len(texts)),
     }
     return pa.table(rows | given, schema=DOCUMENT_SCHEMA)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real S3 server (seaweedfs) for the session, with the bucket `lake`; its endpoint stands in the environment."""
+    folder = tmp_path_factory.mktemp("seaweedfs")
+    ports = free_ports(8)
+    names = ("master", "volume", "filer", "s3")
+    options = [f"-{name}.port={ports[i]}" for i, name in enumerate(names)]
+    options += [f"-{name}.port.grpc={ports[i + 4]}" for i, name in enumerate(names)]
+    weed = [str(Path(sys.executable).with_name("weed")), "server", "-s3", "-filer", f"-dir={folder}", "-ip=127.0.0.1"]
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports[3]}",
+        "AWS_ACCESS_KEY_ID": "any",
+        "AWS_SECRET_ACCESS_KEY": "any",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    with (folder / "log").open("w") as log, pytest.MonkeyPatch.context() as environment:
+        server = subprocess.Popen([*weed, "-volume.max=8", *options], stdout=log, stderr=log)
+        for name, value in settings.items():
+            environment.setenv(name, value)
+        try:
+            create_bucket("lake", server)
+            yield settings["AWS_ENDPOINT_URL"]
+        finally:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture
+def s3_root(s3_server: str) -> str:
+    """A root of its own on the S3 server."""
+    return f"s3://lake/{uuid.uuid4().hex}"
+
+
+def create_bucket(name: str, server: subprocess.Popen[bytes], limit_seconds: float = 60) -> None:
+    """Create a bucket as soon as the server answers."""
+    client = botocore.session.get_session().create_client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    deadline = time.monotonic() + limit_seconds
+    while True:
+        try:
+            client.create_bucket(Bucket=name)
+            return
+        except (botocore.exceptions.EndpointConnectionError, botocore.exceptions.ClientError):
+            if time.monotonic() > deadline or server.poll() is not None:
+                raise
+            time.sleep(0.3)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [opened.getsockname()[1] for opened in sockets]
+    finally:
+        for opened in sockets:
+            opened.close()

@@ -1,0 +1,132 @@
+"""Storage on disk and on a real S3 server: the same behaviour, whole files, exclusive creation."""
+
+import hashlib
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import ConfigError, StorageError
+from tasks.storage import SCRATCH_PREFIX, Storage, probe_exclusive_create, sha256_of
+
+
+@pytest.fixture(params=["disk", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "disk":
+        return Storage(str(tmp_path / "lake"))
+    return Storage(request.getfixturevalue("s3_root"))
+
+
+def test_reads_what_was_written_and_replaces_it(storage: Storage) -> None:
+    storage.write_bytes("a/b.bin", b"first")
+    storage.write_bytes("a/b.bin", b"\x00second")
+    assert storage.read_bytes("a/b.bin") == b"\x00second"
+    assert storage.read_range("a/b.bin", 1, 4) == b"sec"
+    assert storage.read_range("a/b.bin", 3, 3) == b""
+    assert storage.size("a/b.bin") == 7
+    with storage.open_input("a/b.bin") as file:
+        file.seek(3)
+        assert file.read(2) == b"co"
+
+
+def test_json_is_sorted_text(storage: Storage) -> None:
+    storage.write_json("x.json", {"b": 1, "a": [None, "é"]})
+    assert storage.read_json("x.json") == {"a": [None, "é"], "b": 1}
+    assert storage.read_bytes("x.json").index(b'"a"') < storage.read_bytes("x.json").index(b'"b"')
+
+
+def test_creates_a_file_once(storage: Storage) -> None:
+    assert storage.create("lease-00001", b"ours")
+    assert not storage.create("lease-00001", b"theirs")
+    assert storage.read_bytes("lease-00001") == b"ours"
+    probe_exclusive_create(storage)
+
+
+def test_one_of_many_creators_wins(storage: Storage) -> None:
+    storage.write_bytes("warm", b"")
+    won: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: won.append(n) if storage.create("k", b"%d" % n) else None) for n in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert storage.read_bytes("k") == b"%d" % won[0]
+
+
+def test_a_missing_file_is_named(storage: Storage) -> None:
+    assert not storage.exists("no/such")
+    assert storage.size("no/such") is None
+    with pytest.raises(FileNotFoundError):
+        storage.read_bytes("no/such")
+    with pytest.raises(FileNotFoundError):
+        storage.open_input("no/such").read()
+    storage.delete("no/such")
+
+
+def test_lists_files_by_key_without_scratch(storage: Storage) -> None:
+    for key in ("p/b", "p/a/c", "q/d", f"p/{SCRATCH_PREFIX}x"):
+        storage.write_bytes(key, b"12")
+    listed = [info for info in storage.list_files("p") if SCRATCH_PREFIX not in info.key]
+    assert [info.key for info in listed] == ["p/a/c", "p/b"]
+    assert all(info.size == 2 and info.modified > 0 for info in listed)
+    assert storage.list_files("nothing") == []
+    storage.delete("p/b")
+    assert [info.key for info in storage.list_files("p") if SCRATCH_PREFIX not in info.key] == ["p/a/c"]
+
+
+def test_a_new_file_is_seen_after_listing(storage: Storage) -> None:
+    assert storage.list_files("n") == []
+    storage.write_bytes("n/1", b"x")
+    assert [info.key for info in storage.list_files("n")] == ["n/1"]
+
+
+def test_publishes_a_scratch_file_whole(storage: Storage) -> None:
+    with storage.scratch_folder() as folder:
+        (folder / "part").write_bytes(b"rows")
+        storage.publish_file(folder / "part", "parts/k.parquet")
+    assert storage.read_bytes("parts/k.parquet") == b"rows"
+    with storage.open_input("parts/k.parquet") as file:
+        assert sha256_of(file) == hashlib.sha256(b"rows").hexdigest()
+
+
+def test_a_pickled_storage_reads_the_same_root(storage: Storage) -> None:
+    storage.write_bytes("k", b"v")
+    again = pickle.loads(pickle.dumps(storage))
+    assert again == storage
+    assert again.read_bytes("k") == b"v"
+
+
+def test_a_killed_write_leaves_nothing_readable(tmp_path: Path) -> None:
+    """The child is killed after its scratch file is written, before the rename."""
+    storage = Storage(str(tmp_path))
+    child = os.fork()
+    if child == 0:
+        os.replace = lambda *_: os._exit(9)  # type: ignore[assignment]
+        storage.write_bytes("k", b"half")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not storage.exists("k")
+    assert storage.list_files("") == []
+
+
+def test_errors_of_the_disk_become_storage_errors(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match="folder"):
+        Storage(str(tmp_path)).read_bytes("folder")
+
+
+def test_refuses_an_unknown_scheme() -> None:
+    with pytest.raises(ConfigError, match="gs://bucket"):
+        Storage("gs://bucket")
+
+
+def test_a_dead_s3_server_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, s3_server: str) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("tasks.storage.S3_CONFIG", {"retries": {"max_attempts": 1}, "connect_timeout": 1})
+    with pytest.raises(StorageError, match="s3://lake/x"):
+        Storage("s3://lake/x").read_bytes("k")
