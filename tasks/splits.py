@@ -1,0 +1,68 @@
+"""Train or held out: the rule, the table of the mix stage, and how documents are read by it.
+
+The split of a document follows from its id alone, so adding a source or a file moves nobody, and raising the held-out
+ratio only moves documents from train to held out.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import pyarrow as pa
+import xxhash
+
+from tasks.errors import DataError
+from tasks.manifest import Manifest
+from tasks.parts import Part, read_part
+from tasks.storage import Storage
+
+Split = Literal["train", "held_out"]
+SPLITS: tuple[Split, Split] = ("train", "held_out")
+HASH_RANGE = 1 << 64
+
+MIX_SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),  # train | held_out
+        pa.field("text_bytes", pa.int64(), nullable=False),  # UTF-8 bytes of the text
+    ]
+)
+
+
+def split_of(doc_id: str, held_out_ratio: float) -> Split:
+    """held_out when XXH64 (seed 0) of the id lies in the first `held_out_ratio` of its range."""
+    return "held_out" if xxhash.xxh64_intdigest(doc_id.encode()) < held_out_ratio * HASH_RANGE else "train"
+
+
+def read_split(storage: Storage, documents: Part, mix: Part, split: Split) -> Iterator[pa.Table]:
+    """doc_id and text of the documents of one split, one table per row group of the documents that holds any.
+
+    Raises DataError when the two parts do not name the same documents in the same order.
+    """
+    rows = pa.concat_tables([MIX_SCHEMA.empty_table(), *read_part(storage, mix)])
+    if rows.num_rows != (documents.rows or 0):
+        raise DataError(f"{mix.path} splits {rows.num_rows} documents, {documents.path} holds {documents.rows}")
+    chosen = pa.compute.equal(rows["split"], split)
+    if not pa.compute.any(chosen, min_count=0).as_py():
+        return
+    start = 0
+    for table in read_part(storage, documents, ["doc_id", "text"]):
+        here = slice(start, start + table.num_rows)
+        if not table["doc_id"].combine_chunks().equals(rows["doc_id"][here].combine_chunks()):
+            raise DataError(f"{mix.path} names other documents than {documents.path} from row {start} on")
+        start += table.num_rows
+        kept = table.filter(chosen[here])
+        if kept.num_rows:
+            yield kept
+
+
+def paired_parts(documents: Manifest, mix: Manifest, source: str) -> list[tuple[Part, Part, dict[Split, int]]]:
+    """The parts of a source with their mix parts and their text bytes per split, in order.
+
+    Raises DataError when the mix was made of other documents.
+    """
+    made_of = {entry["role"]: entry["digest"] for entry in mix.inputs}.get("documents")
+    if made_of != documents.digest:
+        raise DataError(f"{mix.reference} was made of other documents than {documents.reference}")
+    sizes = [dict(zip(SPLITS, pair, strict=True)) for pair in mix.extra["part_bytes"]]
+    rows = zip(documents.parts, mix.parts, sizes, strict=True)
+    return [(part, split, size) for part, split, size in rows if part.source == source]
