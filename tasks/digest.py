@@ -45,7 +45,8 @@ def type_name(kind: pa.DataType) -> str:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"{'large_' if pa.types.is_large_list(kind) else ''}list<{type_name(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'{kind.field(i).name}: {type_name(kind.field(i).type)}' for i in range(kind.num_fields))}>"
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return f"struct<{', '.join(f'{field.name}: {type_name(field.type)}' for field in fields)}>"
     return str(kind)
 
 
