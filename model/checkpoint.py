@@ -1,0 +1,369 @@
+"""Checkpoints: written whole, verified by sha256, loadable by another number of ranks. No pickle anywhere.
+
+    <folder>/step-00001234/<attempt>-shard-...safetensors   weights and moments: DCP's plan, one file per rank
+                          /state.json                       clock, position, ordinals, events, probe loss
+                          /metrics.parquet                  the steps since the checkpoint before
+                          /manifest.json                    written last: the checkpoint exists if and only if it does
+
+Names hold the attempt, so that shards of two attempts never mix. DCP itself has no checksum (a flipped bit loads
+silently), hence the hashes: file i is read and verified by rank i mod R of each host, all ranks agree, else the next
+older checkpoint is tried and the reason is told. DCP raises CheckpointException, which is a BaseException.
+"""
+
+import hashlib
+import json
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.distributed as dist
+from pydantic import BaseModel, JsonValue
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from model.ranks import Ranks
+from model.schedule import Events
+from model.store import Store
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+MOMENTS = ("exp_avg", "exp_avg_sq")
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "module.")  # of compile, activation checkpointing, DDP
+STEP_FOLDER = re.compile(r"/step-(\d{8})/")
+COPY_BYTES = 1 << 20
+
+
+class TrainState(BaseModel, frozen=True, extra="forbid"):
+    """What a checkpoint knows beside its tensors. Random numbers are drawn from (seed, position, rank): no state."""
+
+    phase: str
+    step: int
+    applied_steps: int  # of all phases: AdamW's bias correction counts them
+    tokens: int  # clock of the phase
+    position: int
+    ordinals: dict[str, int]  # pack digest -> rows drawn by this phase and those before it
+    events: Events = Events()
+    bad_steps: tuple[int, ...] = ()
+    probe_loss: float | None = None
+    config: dict[str, JsonValue] = {}
+    compute: dict[str, JsonValue] = {}
+
+
+class StoredFile(BaseModel, frozen=True, extra="forbid"):
+    """A file of a checkpoint, as it was written."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class CheckpointManifest(BaseModel, frozen=True, extra="forbid"):
+    """Written last. `digest` is over names and tensors, not over file bytes, which differ between two equal saves."""
+
+    format_version: int
+    step: int
+    digest: str
+    healthy: bool
+    is_last: bool
+    ranks: int
+    attempt: str
+    shards: list[StoredFile]
+    files: list[StoredFile]
+    metrics: list[str]  # steps whose metrics.parquet, joined, are the history up to here
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint that was loaded, and what was passed over before it: (step, reason)."""
+
+    key: str
+    state: TrainState
+    manifest: CheckpointManifest
+    passed_over: list[tuple[int, str]] = field(default_factory=list)
+
+
+class NoSoundCheckpoint(Exception):
+    """There are checkpoints, and every one of them is damaged."""
+
+
+def step_key(folder: str, step: int) -> str:
+    """Folder of one checkpoint."""
+    return f"{folder}/step-{step:08d}"
+
+
+def training_tensors(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Tensor]:
+    """Weights, persistent buffers and moments by name; moments that do not exist yet are made, as zeros."""
+    tensors = {f"model.{_plain_name(name)}": tensor for name, tensor in model.state_dict().items()}
+    for name, parameter in model.named_parameters() if optimizer else ():
+        moments = optimizer.state[parameter]  # type: ignore[union-attr]
+        for moment in MOMENTS:
+            if moment not in moments:
+                moments[moment] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            tensors[f"optimizer.{moment}.{_plain_name(name)}"] = moments[moment]
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def tensors_digest(tensors: dict[str, Tensor]) -> str:
+    """sha256 over names, types, shapes and bytes of what this rank holds."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).cpu().contiguous()
+        digest.update(f"{name} {local.dtype} {tuple(local.shape)}\n".encode())
+        digest.update(local.view(-1).view(torch.uint8).numpy().data if local.numel() else b"")
+    return digest.hexdigest()
+
+
+class Checkpoints:
+    """Saves and loads the checkpoints of one training dataset. `scratch` is a folder that all ranks of a host share."""
+
+    def __init__(self, store: Store, folder: str, scratch: Path, attempt: str, ranks: Ranks) -> None:
+        self.store, self.folder, self.scratch = store, folder, scratch
+        self.attempt, self.ranks = attempt, ranks
+        self.history: list[str] = []
+
+    # --- saving --------------------------------------------------------------------------------------------------
+
+    def save(
+        self, tensors: dict[str, Tensor], state: TrainState, metrics: pa.Table, *, healthy: bool, is_last: bool = False
+    ) -> CheckpointManifest:
+        """Write one checkpoint; on return it exists, on every rank. Collective."""
+        key = step_key(self.folder, state.step)
+        own = self.scratch / f"save-{self.attempt}-{self.ranks.rank}"
+        shutil.rmtree(own, ignore_errors=True)
+        dcp_save(
+            tensors,
+            storage_writer=HuggingFaceStorageWriter(str(own), save_distributed=True),
+            no_dist=not dist.is_initialized(),
+        )
+        written = [self._upload(path, key) for path in sorted(own.glob("*.safetensors"))]
+        shutil.rmtree(own)
+        shares = self.ranks.gather((written, tensors_digest(tensors)))
+        shards = [file for files, _ in shares for file in files]
+        digest = hashlib.sha256("".join(digest for _, digest in shares).encode()).hexdigest()
+        manifest = self.ranks.from_first(
+            self._finish(key, state, metrics, shards, digest, (healthy, is_last)) if self.ranks.is_first else None
+        )
+        assert manifest is not None
+        self.history = manifest.metrics
+        return manifest
+
+    def _upload(self, path: Path, key: str) -> StoredFile:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        name = f"{self.attempt}-{path.name}"
+        self.store.publish_file(path, f"{key}/{name}")
+        return StoredFile(name=name, size=path.stat().st_size, sha256=sha256)
+
+    def _finish(
+        self,
+        key: str,
+        state: TrainState,
+        metrics: pa.Table,
+        shards: list[StoredFile],
+        digest: str,
+        facts: tuple[bool, bool],
+    ) -> CheckpointManifest:
+        """Rank 0: the small files, then the manifest."""
+        self.store.delete(
+            f"{key}/manifest.json"
+        )  # of a damaged or rolled-back one: never beside files of another attempt
+        sink = pa.BufferOutputStream()
+        pq.write_table(metrics, sink)
+        contents = {"state.json": _json_bytes(state), "metrics.parquet": sink.getvalue().to_pybytes()}
+        files = []
+        for name, data in contents.items():
+            self.store.write_bytes(f"{key}/{name}", data)
+            files.append(StoredFile(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest()))
+        manifest = CheckpointManifest(
+            format_version=FORMAT_VERSION,
+            step=state.step,
+            digest=digest,
+            healthy=facts[0],
+            is_last=facts[1],
+            ranks=self.ranks.count,
+            attempt=self.attempt,
+            shards=shards,
+            files=files,
+            metrics=[*self.history, f"{key}/metrics.parquet"],
+        )
+        self.store.write_bytes(f"{key}/manifest.json", _json_bytes(manifest))
+        return manifest
+
+    def retain(self, keep: int, keep_steps: Iterable[int] = ()) -> list[int]:
+        """Remove all but the newest `keep`, the newest healthy one, the last and `keep_steps`; rank 0 only.
+
+        Metrics stay: they are the history. Returns the steps removed.
+        """
+        found = {step: _read_manifest(self.store, self.folder, step) for step in list_steps(self.store, self.folder)}
+        known = {step: manifest for step, manifest in found.items() if isinstance(manifest, CheckpointManifest)}
+        newest = sorted(known, reverse=True)
+        kept = set(newest[:keep]) | set(keep_steps)
+        kept |= set([step for step in newest if known[step].healthy][:1])
+        kept |= {step for step in newest if known[step].is_last}
+        removed = [step for step in sorted(known) if step not in kept]
+        for step in removed:
+            key = step_key(self.folder, step)
+            self.store.delete(f"{key}/manifest.json")  # first: half a checkpoint must not look like one
+            for file in [*known[step].shards, *known[step].files]:
+                if file.name != "metrics.parquet":
+                    self.store.delete(f"{key}/{file.name}")
+        return removed
+
+    # --- loading -------------------------------------------------------------------------------------------------
+
+    def load_newest(
+        self, tensors: dict[str, Tensor], check: Callable[[TrainState], str | None] = lambda _: None
+    ) -> Loaded | None:
+        """Load the newest sound checkpoint into `tensors`; None when there is none at all. Collective.
+
+        `check` judges what was loaded and returns a reason against it. Raises NoSoundCheckpoint.
+        """
+        passed_over: list[tuple[int, str]] = []
+        damaged = False
+        for step in self.ranks.from_first(list_steps(self.store, self.folder) if self.ranks.is_first else []):
+            loaded = self.load(step_key(self.folder, step), tensors, check)
+            if isinstance(loaded, Loaded):
+                self.history = loaded.manifest.metrics
+                return Loaded(loaded.key, loaded.state, loaded.manifest, passed_over)
+            logger.warning("checkpoint of step %d passed over: %s", step, loaded)
+            passed_over.append((step, loaded))
+            damaged |= loaded != UNFINISHED
+        if damaged:
+            reasons = "; ".join(f"step {step}: {reason}" for step, reason in passed_over)
+            raise NoSoundCheckpoint(f"{self.folder}: no sound checkpoint among {len(passed_over)}: {reasons}")
+        return None
+
+    def load(
+        self, key: str, tensors: dict[str, Tensor], check: Callable[[TrainState], str | None] = lambda _: None
+    ) -> Loaded | str:
+        """Load the checkpoint at `key` into `tensors`, or say why it can't be. Collective."""
+        folder, _, name = key.rpartition("/")
+        manifest = self.ranks.from_first(
+            _read_manifest(self.store, folder, int(name.removeprefix("step-"))) if self.ranks.is_first else UNFINISHED
+        )
+        if isinstance(manifest, str):
+            return manifest
+        local = self.scratch / f"load-{self.attempt}-{manifest.step}"
+        try:
+            mine = [*manifest.shards, *manifest.files][self.ranks.local_rank :: self.ranks.local_count]
+            if reason := self._agreed(_fetch(self.store, key, mine, local)):
+                return reason
+            state = TrainState.model_validate_json((local / "state.json").read_bytes())
+            try:
+                dcp_load(
+                    tensors,
+                    storage_reader=HuggingFaceStorageReader(str(local)),
+                    no_dist=not dist.is_initialized(),
+                )
+            except CheckpointException as error:
+                return f"its tensors do not fit: {error}"
+            if reason := self._agreed(check(state)):
+                return reason
+            return Loaded(key, state, manifest)
+        finally:
+            self.ranks.wait()
+            shutil.rmtree(local, ignore_errors=True)
+
+    def _agreed(self, reason: str | None) -> str | None:
+        return next((given for given in self.ranks.gather(reason) if given), None)
+
+
+UNFINISHED = "it has no manifest: its writing was not finished"
+
+
+def list_steps(store: Store, folder: str) -> list[int]:
+    """Steps that a checkpoint was begun for, newest first; whether it exists is for its manifest to say."""
+    names = [file.key for file in store.list_files(folder) if not file.key.endswith("/metrics.parquet")]
+    return sorted({int(match.group(1)) for name in names if (match := STEP_FOLDER.search(name))}, reverse=True)
+
+
+def load_weights(store: Store, checkpoint_key: str) -> tuple[dict[str, Tensor], TrainState]:
+    """The whole weights of a checkpoint by parameter name, on the CPU, without a process group; and its state.
+
+    Raises ValueError when the checkpoint is damaged or has no manifest.
+    """
+    folder, _, name = checkpoint_key.rpartition("/")
+    manifest = _read_manifest(store, folder, int(name.removeprefix("step-")))
+    if isinstance(manifest, str):
+        raise ValueError(f"{checkpoint_key}: {manifest}")
+    with tempfile.TemporaryDirectory(prefix="basemill-") as local:
+        if reason := _fetch(store, checkpoint_key, [*manifest.shards, *manifest.files], Path(local)):
+            raise ValueError(f"{checkpoint_key}: {reason}")
+        reader = HuggingFaceStorageReader(local)
+        tensors = {
+            name: torch.empty(facts.size, dtype=facts.properties.dtype)
+            for name, facts in reader.read_metadata().state_dict_metadata.items()
+            if name.startswith("model.") and isinstance(facts, TensorStorageMetadata)
+        }
+        dcp_load(tensors, storage_reader=reader, no_dist=True)
+        state = TrainState.model_validate_json(Path(local, "state.json").read_bytes())
+    return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, state
+
+
+def read_metrics(store: Store, checkpoint_key: str) -> pa.Table:
+    """The metrics of every step up to a checkpoint. Raises ValueError when it has no manifest."""
+    folder, _, name = checkpoint_key.rpartition("/")
+    manifest = _read_manifest(store, folder, int(name.removeprefix("step-")))
+    if isinstance(manifest, str):
+        raise ValueError(f"{checkpoint_key}: {manifest}")
+    return pa.concat_tables([pq.read_table(pa.BufferReader(store.read_bytes(key))) for key in manifest.metrics])
+
+
+def _read_manifest(store: Store, folder: str, step: int) -> CheckpointManifest | str:
+    try:
+        value = json.loads(store.read_bytes(f"{step_key(folder, step)}/manifest.json"))
+    except FileNotFoundError:
+        return UNFINISHED
+    except ValueError as error:
+        return f"its manifest is damaged: {error}"
+    if value.get("format_version") != FORMAT_VERSION:
+        return f"its format is {value.get('format_version')}, this basemill reads {FORMAT_VERSION}"
+    try:
+        return CheckpointManifest.model_validate(value)
+    except ValueError as error:
+        return f"its manifest is damaged: {error}"
+
+
+def _fetch(store: Store, key: str, files: list[StoredFile], local: Path) -> str | None:
+    """Copy files to a local folder, verified on the way; the reason when one is not as it was written."""
+    local.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        digest, size = hashlib.sha256(), 0
+        try:
+            with store.open_input(f"{key}/{file.name}") as source, (local / file.name).open("wb") as target:
+                while data := source.read(COPY_BYTES):
+                    digest.update(data)
+                    size += len(data)
+                    target.write(data)
+        except FileNotFoundError:
+            return f"{file.name} is missing"
+        if size != file.size:
+            return f"{file.name} has {size} bytes, {file.size} were written"
+        if digest.hexdigest() != file.sha256:
+            return f"{file.name} has sha256 {digest.hexdigest()[:12]}, {file.sha256[:12]} was written"
+    return None
+
+
+def _plain_name(name: str) -> str:
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _json_bytes(value: BaseModel) -> bytes:
+    return json.dumps(value.model_dump(mode="json"), indent=2, sort_keys=True).encode()
