@@ -45,6 +45,7 @@ WORKER_ENV = {
 class Failure:
     """One item that failed for good."""
 
+    index: int
     name: str
     error: BaseException
 
@@ -86,7 +87,7 @@ def map_parts(
     else:
         _run_on_ray(work, workers, stop, on_done)
     if work.failures:
-        raise _summary(work.failures)
+        raise _summary(sorted(work.failures, key=lambda failure: failure.index))
     return [work.results[index] for index in range(len(items))]
 
 
@@ -98,7 +99,7 @@ def _run_here(work: Work[Item, Result], stop: threading.Event, on_done: Callable
             try:
                 work.results[index] = work.function(item)
                 on_done(work.results[index])
-            except PipelineError as error:
+            except Exception as error:  # noqa: BLE001 - noted and raised when the other items are done
                 if _try_again(work, index, error, stop):
                     continue
             break
@@ -114,7 +115,7 @@ def _try_again(work: Work[Item, Result], index: int, error: BaseException, stop:
         logger.warning("%s failed (%s), trying again", name, error)
         stop.wait(RETRY_SECONDS[work.attempts[index] - 1])
         return True
-    work.failures.append(Failure(name, error))
+    work.failures.append(Failure(index, name, error))
     return False
 
 

@@ -15,6 +15,7 @@ import botocore.session
 import pyarrow as pa
 import pytest
 
+from tasks import parallel
 from tasks.config import fingerprint_of
 from tasks.dataset import Workspace
 from tasks.documents import DOCUMENT_SCHEMA, document_id
@@ -150,3 +151,11 @@ def free_ports(count: int) -> list[int]:
     finally:
         for opened in sockets:
             opened.close()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One local Ray for the whole session of tests; workers import the code under test."""
+    parallel.start_ray()
+    yield
+    parallel.stop_ray()

@@ -250,7 +250,7 @@ def test_wrong_columns_and_unknown_reasons_are_refused(
 
     with pytest.raises(DataError, match="has columns"):
         drop(workspace, make_documents(TEXTS), part=rename)
-    with pytest.raises(ValueError, match=r"'because' is not one of \['word'\]"):
+    with pytest.raises(DataError, match=r"'because' is not one of \['word'\]"):
         drop(workspace, make_documents(TEXTS), part=reason)
 
 
