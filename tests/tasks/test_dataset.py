@@ -15,7 +15,7 @@ from tasks.dataset import Dataset, Workspace
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.errors import Cancelled, DataError, NotComputed
 from tasks.manifest import Manifest
-from tasks.parts import PartWriter, Unit, documents_of, read_ledger, read_part
+from tasks.parts import PartFunction, PartWriter, Unit, documents_of, read_ledger, read_part
 
 TEXTS = ["keep one", "drop", "keep two", "keep three", "drop", "keep four", "keep five"]
 
@@ -52,8 +52,8 @@ def dataset_of(into: Workspace, documents: Manifest, config: DropConfig | None =
 
 
 def drop(
-    into: Workspace, documents: Manifest, config: DropConfig | None = None, part: Callable = drop_part
-) -> Manifest:  # type: ignore[type-arg]
+    into: Workspace, documents: Manifest, config: DropConfig | None = None, part: PartFunction = drop_part
+) -> Manifest:
     config = config or DropConfig()
     dataset = dataset_of(into, documents, config)
     if found := dataset.find():

@@ -106,7 +106,7 @@ def test_a_killed_write_leaves_nothing_readable(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     child = os.fork()
     if child == 0:
-        os.replace = lambda *_: os._exit(9)  # type: ignore[assignment]
+        os.replace = lambda *_: os._exit(9)
         storage.write_bytes("k", b"half")
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9

@@ -1,0 +1,36 @@
+# Two commands set everything up on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test lint types check bench chaos browser clean
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+run: .venv/installed            ## the demo recipe, from raw text to a trained model, in ./lake
+	$(BIN)/basemill run
+
+test: .venv/installed           ## unit and stage tests, one small recipe end to end, one case of each fault
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: .venv/installed
+	$(BIN)/mypy
+
+check: lint types test
+
+chaos: .venv/installed          ## every kill and every fault, as often as it takes
+	$(BIN)/python -m pytest -m chaos tests/chaos
+
+browser: .venv/installed        ## the dashboard, driven with Chromium (Debian: apt-get install chromium)
+	$(BIN)/python -m pytest -m browser tests/browser
+
+bench: .venv/installed          ## ratios beside peers; see tests/bench/README.md
+	$(BIN)/python -m pytest -m bench -s tests/bench
+
+clean:
+	rm -rf .venv lake

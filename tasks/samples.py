@@ -1,0 +1,108 @@
+"""Look at documents: a few that a stage kept, or that it dropped or edited for a reason (`basemill sample`).
+
+The choice is fixed by the documents' ids, so that two people see the same ones.
+"""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from pydantic import BaseModel
+
+from tasks.errors import ConfigError
+from tasks.manifest import Manifest, load_manifest
+from tasks.parts import Part, read_ledger, read_part
+from tasks.runs import RunRecord
+from tasks.storage import Storage
+
+DEFAULT_COUNT = 5
+EXCERPT_CHARS = 800
+
+
+class Sample(BaseModel, frozen=True):
+    """One document, with the ledger's facts when it was dropped, edited or unreadable."""
+
+    doc_id: str
+    source: str
+    action: str  # keep | drop | edit | error
+    reason: str = ""
+    value: float | None = None
+    threshold: float | None = None
+    matched_id: str | None = None
+    detail: str | None = None
+    text: str = ""
+
+
+def sample_stage(
+    storage: Storage, record: RunRecord, stage: str, reason: str | None = None, count: int = DEFAULT_COUNT
+) -> list[Sample]:
+    """`count` documents of a stage: with a reason, those it dropped or edited so; without, those it kept.
+
+    Raises ConfigError when the run has no such stage or the stage never gave the reason.
+    """
+    lines = record.datasets_of(stage)
+    if not lines:
+        done = ", ".join(dict.fromkeys(line.stage for line in record.datasets))
+        raise ConfigError(f"run {record.run_id} has no dataset of stage {stage!r}; it has: {done}")
+    manifest = load_manifest(storage, lines[0].reference)
+    if reason is None:
+        return _kept(storage, manifest, count)
+    if reason not in manifest.reasons:
+        raise ConfigError(f"stage {stage} never gave the reason {reason!r}; its reasons: {_reasons(manifest)}")
+    return _decided(storage, manifest, reason, count)
+
+
+def _kept(storage: Storage, manifest: Manifest, count: int) -> list[Sample]:
+    best: list[tuple[int, Part, str]] = []
+    for part in manifest.parts:
+        ids = [name for table in read_part(storage, part, ["doc_id"]) for name in table["doc_id"].to_pylist()]
+        best = sorted([*best, *((_rank(name), part, name) for name in ids)], key=lambda entry: entry[0])[:count]
+    texts = _texts(storage, [(part, name) for _, part, name in best])
+    return [Sample(doc_id=name, source=part.source or "", action="keep", text=texts[name]) for _, part, name in best]
+
+
+def _decided(storage: Storage, manifest: Manifest, reason: str, count: int) -> list[Sample]:
+    before = _input_parts(storage, manifest)
+    best: list[tuple[int, Part | None, dict[str, Any]]] = []
+    for index, part in enumerate(manifest.parts):
+        ledger = read_ledger(storage, part)
+        rows = ledger.filter(pc.equal(ledger["reason"], reason)).to_pylist()
+        origin = before[index] if index < len(before) else None
+        best = sorted([*best, *((_rank(row["doc_id"]), origin, row) for row in rows)], key=lambda entry: entry[0])[
+            :count
+        ]
+    texts = _texts(storage, [(part, row["doc_id"]) for _, part, row in best if part is not None])
+    return [Sample(**row, text=texts.get(row["doc_id"], "")) for _, _, row in best]
+
+
+def _input_parts(storage: Storage, manifest: Manifest) -> list[Part]:
+    """The parts of the documents that the stage read, 1:1 with its own; none for ingest."""
+    for entry in manifest.inputs:
+        if entry["role"] == "documents":
+            return load_manifest(storage, f"{entry['stage']}/{entry['fingerprint']}").parts
+    return []
+
+
+def _texts(storage: Storage, wanted: list[tuple[Part, str]]) -> dict[str, str]:
+    """Beginning of the texts of documents, by id."""
+    by_part: dict[Part, list[str]] = {}
+    for part, name in wanted:
+        by_part.setdefault(part, []).append(name)
+    texts: dict[str, str] = {}
+    for part, names in by_part.items():
+        for table in read_part(storage, part):
+            if "text" not in table.column_names:
+                continue
+            found = table.filter(pc.is_in(table["doc_id"], pa.array(names)))
+            cut = pc.utf8_slice_codeunits(found["text"], 0, EXCERPT_CHARS)
+            texts.update(zip(found["doc_id"].to_pylist(), cut.to_pylist(), strict=True))
+    return {name: texts.get(name, "") for _, name in wanted}
+
+
+def _rank(doc_id: str) -> int:
+    return xxhash.xxh3_64_intdigest(doc_id)
+
+
+def _reasons(manifest: Manifest) -> str:
+    return ", ".join(f"{name} ({number})" for name, number in manifest.reasons.items()) or "none"
