@@ -1,0 +1,84 @@
+"""One execution of a run: which run this is, its record and journal from the first moment to the last."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
+from prefect.exceptions import TerminationSignal
+
+from tasks.errors import Cancelled, ConfigError
+from tasks.journal import Journal, Run
+from tasks.recipe import Recipe
+from tasks.runs import RunRecord, load_record, new_run_id, next_generation, now, record_key, stages_between
+from tasks.storage import Storage
+
+RUN_LABEL = "basemill.run"  # label of the flow run; its value is our run id
+
+
+def workers_here() -> int:
+    """Parts computed at once, from BASEMILL_WORKERS: 0 without Ray, -1 (default) as many as the cluster has CPUs."""
+    text = os.environ.get("BASEMILL_WORKERS", "-1")
+    try:
+        workers = int(text)
+    except ValueError as error:
+        raise ConfigError(f"BASEMILL_WORKERS {text!r} is no number; use 0, -1 or a number of workers") from error
+    return workers
+
+
+@contextlib.contextmanager
+def attempt(
+    root: str, values: dict[str, Any], from_stage: str | None, until_stage: str | None, force: bool
+) -> Iterator[Run]:
+    """The run of the current flow run, with its journal open. Raises ConfigError when recipe or stages are wrong."""
+    recipe = Recipe.parse(values)
+    stages = stages_between(from_stage, until_stage)
+    storage = Storage(root)
+    flow_run_id, run_id = _identify()
+    record = _record(storage, run_id) or RunRecord(
+        run_id=run_id,
+        created=now(),
+        recipe=recipe.model_dump(mode="json"),
+        generations=dict.fromkeys(stages, next_generation(storage)) if force else {},
+    )
+    record.from_stage, record.until_stage, record.force = from_stage, until_stage, force
+    journal = Journal(storage, record, flow_run_id)
+    run = Run(
+        root=root, run_id=run_id, recipe=recipe, from_stage=from_stage, until_stage=until_stage,
+        generations=record.generations, workers=workers_here(),
+    )  # fmt: skip
+    with _journal_closed(journal):
+        yield run.keep(journal)
+
+
+@contextlib.contextmanager
+def _journal_closed(journal: Journal) -> Iterator[None]:
+    try:
+        yield
+    except (Cancelled, TerminationSignal, KeyboardInterrupt) as error:
+        journal.end("cancelled", str(error) or type(error).__name__)
+        raise
+    except BaseException as error:
+        journal.end("failed", f"{type(error).__name__}: {error}")
+        raise
+    journal.end("completed")
+
+
+def _identify() -> tuple[str | None, str]:
+    """Prefect's id and ours. A run made in the dashboard gets ours now; a retry finds it in the label."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return None, new_run_id()
+    flow_run = context.flow_run
+    run_id = flow_run.labels.get(RUN_LABEL)
+    if run_id is None:
+        run_id = new_run_id()
+        with get_client(sync_client=True) as client:
+            client.update_flow_run_labels(flow_run.id, {RUN_LABEL: run_id})
+    return str(flow_run.id), str(run_id)
+
+
+def _record(storage: Storage, run_id: str) -> RunRecord | None:
+    return load_record(storage, run_id) if storage.exists(record_key(run_id)) else None

@@ -1,0 +1,47 @@
+"""How the graph calls a stage or a subflow: through Prefect in a run, plainly in a plan. The one place that decides it."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from prefect import Flow, Task
+from prefect.states import Cancelled as CancelledState
+from prefect.states import State
+
+from tasks.errors import Cancelled
+from tasks.journal import Run
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def call(step: Task[..., Any] | Flow[..., Any], run: Run, *inputs: Any) -> Any:
+    """The result of a stage or subflow. None when it is not wanted or an input of a run is not there (`until_stage`).
+
+    Raises what the stage raised; Cancelled when it was cancelled.
+    """
+    if run.is_dry:
+        return step.fn(run, *inputs) if _is_wanted(step, run) else None
+    if not _is_wanted(step, run) or any(given is None for given in inputs):
+        return None
+    state: State[Any] = step(run, *inputs, return_state=True)
+    if state.is_cancelled():
+        raise Cancelled(state.message or "cancelled")
+    return state.result()
+
+
+def cancellable(body: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A flow body that ends as Cancelled, not Failed, when a stage in it was cancelled."""
+
+    @functools.wraps(body)
+    def with_state(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Any:
+        try:
+            return body(*args, **kwargs)
+        except Cancelled as error:
+            return CancelledState(message=str(error))
+
+    return with_state
+
+
+def _is_wanted(step: Task[..., Any] | Flow[..., Any], run: Run) -> bool:
+    return isinstance(step, Flow) or run.wants(step.name)

@@ -1,0 +1,18 @@
+"""Checkpoint -> scores and an exported model."""
+
+from prefect import flow
+
+from flows import stages
+from flows.calls import call, cancellable
+from tasks.journal import Run
+from tasks.outcome import Reference
+
+
+@flow(name="evaluate")
+@cancellable
+def evaluate(
+    run: Run, trained: dict[str, Reference], packs: stages.Packs, tokenizer: Reference
+) -> tuple[Reference, Reference]:
+    """Losses and scores of the last phase, and the folder that transformers loads."""
+    scores = call(stages.evaluate, run, trained, packs, tokenizer)
+    return scores, call(stages.export, run, trained, tokenizer)

@@ -1,0 +1,122 @@
+"""Runs from the command line: registered as runs of a deployment, executed in this process, cancelled from anywhere.
+
+The flow run is created from the deployment in state Pending, since workers take Scheduled ones only. So the dashboard
+can cancel it, and Retry or Copy hand it to a worker of the pool. This process asks for the run's state each second: on
+Cancelling it tells the stage to stop, and the flow ends as Cancelled.
+"""
+
+import contextlib
+import contextvars
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.exceptions import ObjectAlreadyExists, PrefectException
+from prefect.flow_engine import run_flow
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Crashed, Pending
+from prefect.utilities.callables import parameter_schema
+
+from flows.attempt import RUN_LABEL
+from flows.pipeline import basemill
+from tasks.journal import STOP
+from tasks.runs import RunRecord
+
+POOL = "basemill"
+DEPLOYMENT = "basemill"
+ENTRYPOINT = "flows.pipeline.basemill"
+POLL_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def connected(api_url: str) -> Iterator[SyncPrefectClient]:
+    """A client of this server, which the flow uses too."""
+    with temporary_settings({PREFECT_API_URL: api_url}), get_client(sync_client=True) as client:
+        yield client
+
+
+def register(client: SyncPrefectClient) -> UUID:
+    """Create or refresh the work pool and the deployment; returns the deployment's id."""
+    with contextlib.suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+    return client.create_deployment(
+        flow_id=client.create_flow(basemill),
+        name=DEPLOYMENT,
+        entrypoint=ENTRYPOINT,
+        work_pool_name=POOL,
+        pull_steps=[],  # the code is the installed package, on every machine
+        parameter_openapi_schema=parameter_schema(basemill.fn).model_dump(exclude_unset=True),
+        enforce_parameter_schema=True,
+        description=basemill.description,
+    )
+
+
+def create_run(client: SyncPrefectClient, run_id: str, parameters: dict[str, Any]) -> FlowRun:
+    """A Pending run of the deployment, labelled with our run id."""
+    return client.create_flow_run_from_deployment(
+        register(client), parameters=parameters, state=Pending(), name=run_id, labels={RUN_LABEL: run_id}
+    )
+
+
+def execute(client: SyncPrefectClient, flow_run: FlowRun) -> State[Any]:
+    """Run it here to the end; returns its final state. Ctrl-C once cancels it."""
+    STOP.clear()
+    done = threading.Event()
+    watch = threading.Thread(
+        target=contextvars.copy_context().run, args=(_watch, flow_run.id, done), name="state-poll", daemon=True
+    )
+    watch.start()
+    try:
+        with _ctrl_c_cancels():
+            state: State[Any] = run_flow(
+                basemill, flow_run=flow_run, parameters=flow_run.parameters, return_type="state"
+            )  # type: ignore[assignment]
+        return state
+    finally:
+        done.set()
+        watch.join(2 * POLL_SECONDS)
+
+
+def bury(client: SyncPrefectClient, record: RunRecord) -> None:
+    """Runs of earlier attempts that Prefect still takes for running, though their process was killed: Crashed."""
+    for attempt in record.attempts:
+        if attempt.flow_run_id and attempt.ended is None:
+            with contextlib.suppress(PrefectException, httpx.HTTPStatusError):  # Prefect has forgotten it
+                known = client.read_flow_run(UUID(attempt.flow_run_id))
+                if known.state and not known.state.is_final():
+                    client.set_flow_run_state(known.id, Crashed(message="its process was killed"), force=True)
+
+
+def _watch(flow_run_id: UUID, done: threading.Event) -> None:
+    with get_client(sync_client=True) as client:
+        while not done.wait(POLL_SECONDS):
+            with contextlib.suppress(httpx.HTTPError):  # the server may be busy; ask again
+                state = client.read_flow_run(flow_run_id).state
+                if state is not None and (state.is_cancelling() or state.is_cancelled()):
+                    STOP.set()
+
+
+@contextlib.contextmanager
+def _ctrl_c_cancels() -> Iterator[None]:
+    """The first Ctrl-C cancels and keeps finished parts, the second ends the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if STOP.is_set():
+            raise KeyboardInterrupt
+        STOP.set()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

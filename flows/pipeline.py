@@ -1,0 +1,73 @@
+"""The whole recipe, from raw text to a trained model: the file to read first.
+
+    ingest -> dedup-exact -> signals -> select -> dedup-near -> redact -> decontaminate -> mix     curate.py
+    -> vocabulary                                                                                  vocabulary.py
+    -> pack                                                                                        packing.py
+    -> train, phase by phase                                                                       pretrain.py
+    -> evaluate -> export                                                                          evaluate.py
+
+`graph` is written once: a run calls its subflows and stages as Prefect flows and tasks, `basemill plan` calls the same
+functions plainly, in a workspace where nothing is computed. What may be None: a dataset that is not known yet in a plan,
+or not wanted (`until_stage`); whatever depends on it is left out.
+"""
+
+from typing import Any
+
+from prefect import flow
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from flows import stages
+from flows.artifacts import show_results
+from flows.attempt import attempt
+from flows.calls import call, cancellable
+from flows.curate import curate
+from flows.evaluate import evaluate
+from flows.packing import packing
+from flows.pretrain import pretrain
+from flows.vocabulary import vocabulary
+from tasks.journal import PlanLine, Run
+
+
+@flow(name="basemill", description="From raw text to a trained base model: one recipe, every stage cached.")
+@cancellable
+def basemill(
+    root: str,
+    recipe: dict[str, Any],
+    from_stage: str | None = None,
+    until_stage: str | None = None,
+    force: bool = False,
+) -> str:
+    """Run a recipe.
+
+    Args:
+        root: storage root, a folder or s3://bucket/prefix
+        recipe: the recipe, resolved (all keys)
+        from_stage: stages before this one are only looked up
+        until_stage: the last stage to run
+        force: compute the stages again, as a new generation
+    """
+    with attempt(root, recipe, from_stage, until_stage, force) as run:
+        try:
+            # The heartbeat of the whole run is enough, and each subflow would wait up to a second for its own to end.
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                graph(run)
+        finally:
+            show_results(run)
+        return run.run_id
+
+
+def graph(run: Run) -> None:
+    """Every stage, in order."""
+    if run.recipe.prepare:
+        call(stages.prepare, run)
+    documents, mixed = call(curate, run)
+    tokenizer = call(vocabulary, run, documents, mixed)
+    packs = call(packing, run, documents, mixed, tokenizer)
+    trained = call(pretrain, run, packs)
+    call(evaluate, run, trained, packs, tokenizer)
+
+
+def plan(run: Run) -> list[PlanLine]:
+    """What a run would do, dataset by dataset; computes nothing and starts nothing."""
+    graph(run)
+    return run.plan

@@ -1,0 +1,168 @@
+"""A run while it is executed: what flows hand to stages, the journal of events, the signal to stop.
+
+One process executes one run at a time. `Run` is plain values and travels as a flow parameter; the live things (the
+record, the event segments, listeners) belong to the process. Events are numbered segments, events/<attempt>-<n>.jsonl,
+closed every SEGMENT_SECONDS and when a stage ends, since a store cannot append.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, PrivateAttr
+
+from tasks.dataset import Workspace
+from tasks.errors import Cancelled
+from tasks.manifest import Manifest
+from tasks.recipe import Recipe
+from tasks.runs import DatasetLine, RunRecord, RunState, now, stages_between
+from tasks.storage import Storage
+
+SEGMENT_SECONDS = 30.0
+
+Event = dict[str, Any]
+STOP = threading.Event()  # set by whoever learns that the run of this process is to end: the state poll, Ctrl-C
+LISTENERS: list[Callable[[Event], None]] = []  # the command's progress display; called from the thread that reports
+
+
+class PlanLine(BaseModel, frozen=True):
+    """What a dry run says of one dataset: `cached (run X)`, `run (cause)` or `if changed`."""
+
+    label: str
+    stage: str
+    verdict: str
+    detail: str = ""
+    reference: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.verdict} ({self.detail})" if self.detail else self.verdict
+
+
+class Run(BaseModel, frozen=True):
+    """What a stage needs to know of the run that it belongs to."""
+
+    root: str
+    run_id: str
+    recipe: Recipe
+    from_stage: str | None = None
+    until_stage: str | None = None
+    generations: dict[str, int] = {}
+    workers: int = -1
+    is_dry: bool = False
+    _plan: list[PlanLine] = PrivateAttr(default_factory=list)
+    _journal: "Journal | None" = PrivateAttr(default=None)
+
+    @property
+    def storage(self) -> Storage:
+        """The storage root."""
+        return Storage(self.root)
+
+    @property
+    def plan(self) -> list[PlanLine]:
+        """What a dry run found, in the order of the graph."""
+        return self._plan
+
+    @property
+    def journal(self) -> "Journal":
+        """The journal of the process that executes the run."""
+        if self._journal is None:
+            raise RuntimeError("this run is not being executed: it has no journal")
+        return self._journal
+
+    def keep(self, journal: "Journal") -> "Run":
+        """The run with the journal that its stages write to."""
+        self._journal = journal
+        return self
+
+    def wants(self, stage: str) -> bool:
+        """Whether the stage lies before or at `until_stage`."""
+        return stage in stages_between(None, self.until_stage)
+
+    def may_compute(self, stage: str) -> bool:
+        """Whether the stage lies at or after `from_stage`: those before are only looked up."""
+        return stage in stages_between(self.from_stage, None)
+
+    def workspace(self, stage: str) -> Workspace:
+        """Where the stage computes and reports; dry in a dry run and before `from_stage`."""
+        shared = {"storage": self.storage, "run_id": self.run_id, "generations": self.generations}
+        if self.is_dry or not self.may_compute(stage):
+            return Workspace(**shared, dry=True)
+        return Workspace(
+            **shared, workers=self.workers, stop=STOP, on_progress=self.journal.progress, on_wait=self.journal.waiting
+        )
+
+
+class Journal:
+    """Writes the record and the events of one attempt, and tells the listeners. Used from several threads."""
+
+    def __init__(self, storage: Storage, record: RunRecord, flow_run_id: str | None = None) -> None:
+        self.storage, self.record = storage, record
+        self.attempt = record.begin_attempt(flow_run_id)
+        self._lock = threading.Lock()
+        self._events: list[Event] = []
+        self._segment, self._opened = 1, time.monotonic()
+        record.save(storage)
+        self.event("run started", run_id=record.run_id)
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Note that something happened."""
+        event = {"time": now(), "kind": kind, "attempt": self.attempt.number} | facts
+        with self._lock:
+            self._events.append(event)
+            if time.monotonic() - self._opened >= SEGMENT_SECONDS:
+                self._close_segment()
+        for listener in LISTENERS:
+            listener(event)
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Parts finished: for the listeners only, receipts are the record."""
+        for listener in LISTENERS:
+            listener({"time": now(), "kind": "progress", "stage": stage, "done": done, "total": total})
+
+    def waiting(self, message: str) -> None:
+        """The stage waits for somebody else."""
+        self.event("waiting", message=message)
+
+    def stage_started(self, label: str, stage: str) -> None:
+        """A dataset is looked for, and computed where it is missing."""
+        self.event("stage started", label=label, stage=stage)
+
+    def stage_finished(self, line: DatasetLine, manifest: Manifest) -> None:
+        """A dataset is there."""
+        self.record.set_dataset(line)
+        self.event("stage finished", **line.model_dump(exclude={"attempt"}), totals=manifest.totals)
+        self.flush()
+
+    def stage_failed(self, label: str, stage: str, error: BaseException) -> None:
+        """A stage raised; a retry may follow."""
+        kind = "stage cancelled" if isinstance(error, Cancelled) else "stage failed"
+        self.event(kind, label=label, stage=stage, error=f"{type(error).__name__}: {error}")
+        self.flush()
+
+    def end(self, state: RunState, message: str = "") -> None:
+        """The attempt is over."""
+        self.attempt.ended, self.attempt.state, self.attempt.message = now(), state, message
+        self.event("run ended", state=state, message=message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Close the segment and write the record."""
+        with self._lock:
+            self._close_segment()
+            self.record.save(self.storage)
+
+    def _close_segment(self) -> None:
+        if self._events:
+            key = f"runs/{self.record.run_id}/events/{self.attempt.number}-{self._segment:05d}.jsonl"
+            self.storage.write_bytes(key, b"".join(orjson.dumps(event) + b"\n" for event in self._events))
+            self._segment += 1
+        self._events, self._opened = [], time.monotonic()
+
+
+def read_events(storage: Storage, run_id: str) -> list[Event]:
+    """All events of a run, in the order of attempts and segments."""
+    infos = storage.list_files(f"runs/{run_id}/events")
+    ordered = sorted(infos, key=lambda info: [int(n) for n in info.key.rpartition("/")[2].split(".")[0].split("-")])
+    return [orjson.loads(line) for info in ordered for line in storage.read_bytes(info.key).splitlines()]
