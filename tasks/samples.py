@@ -101,7 +101,7 @@ def _texts(storage: Storage, wanted: list[tuple[Part, str]]) -> dict[str, str]:
 
 
 def _rank(doc_id: str) -> int:
-    return xxhash.xxh3_64_intdigest(doc_id)
+    return xxhash.xxh3_64_intdigest(doc_id.encode())
 
 
 def _reasons(manifest: Manifest) -> str:
