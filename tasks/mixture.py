@@ -75,7 +75,7 @@ def split_part(unit: Unit, writer: PartWriter) -> None:
 
 
 def size_table(receipts: Sequence[Receipt], config: MixConfig) -> dict[str, Any]:
-    """{source: {split: {documents, bytes, estimated_tokens}}}, sources in order of first appearance."""
+    """{source: {split: {documents, bytes, estimated_tokens}}}, sources in the order of their names."""
     table: dict[str, Any] = {}
     for receipt in receipts:
         sizes = table.setdefault(receipt.part.source or "", {split: {"documents": 0, "bytes": 0} for split in SPLITS})
@@ -86,4 +86,4 @@ def size_table(receipts: Sequence[Receipt], config: MixConfig) -> dict[str, Any]
         bytes_per_token = for_source(config, source).bytes_per_token
         for split in SPLITS:
             sizes[split]["estimated_tokens"] = round(sizes[split]["bytes"] / bytes_per_token)
-    return table
+    return dict(sorted(table.items()))

@@ -238,11 +238,10 @@ def row_group(documents: Documents, plan: Plan, first: int, schema: pa.Schema, p
     own = slice(*np.searchsorted(plan.row, [first, last]).tolist())
     document, length, row, start = plan.document[own], plan.length[own], plan.row[own] - first, plan.start[own]
     width = schema.field("input_ids").type.list_size
-    sources = documents.starts[document] + plan.offset[own]
-    within = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
-    ids = documents.ids[np.repeat(sources, length) + within]
     rows = np.full((last - first) * width, pad, dtype=documents.ids.dtype)
-    rows[np.repeat(row * width + start, length) + within] = ids
+    sources = documents.starts[document] + plan.offset[own]
+    for source, target, size in zip(sources.tolist(), (row * width + start).tolist(), length.tolist(), strict=True):
+        rows[target : target + size] = documents.ids[source : source + size]
     bounds = np.append(0, np.cumsum(np.bincount(row, minlength=last - first))).astype(np.int32)
     names = pa.array([documents.doc_ids[index] for index in document.tolist()], pa.string())
     columns = [
@@ -252,7 +251,8 @@ def row_group(documents: Documents, plan: Plan, first: int, schema: pa.Schema, p
         _lists(bounds, pa.array(plan.offset[own]), schema.field("document_offsets").type),
         pa.array(np.bincount(row, length, last - first).astype(np.int32)),
     ]
-    return pa.Table.from_arrays(columns, schema=schema), int(ids.sum(dtype=np.int64))
+    ids_sum = int(rows.sum(dtype=np.int64)) - pad * (len(rows) - int(length.sum()))
+    return pa.Table.from_arrays(columns, schema=schema), ids_sum
 
 
 def _lists(bounds: npt.NDArray[np.int32], values: pa.Array, kind: pa.DataType) -> pa.Array:

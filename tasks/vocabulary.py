@@ -139,7 +139,7 @@ def wanted_bytes(sizes: dict[str, Any], config: VocabularyConfig) -> dict[str, d
             "train": round(config.sample_bytes * weights.get(source, 0) / total),
             "held_out": config.held_out_bytes,
         }
-        for source in sizes
+        for source in sorted(sizes)
     }
 
 
@@ -177,7 +177,7 @@ def train_part(unit: Unit, writer: PartWriter) -> None:
     assert isinstance(config, VocabularyConfig)
     empty = SAMPLE_SCHEMA.empty_table()
     sample = pa.concat_tables([empty, *(table for part in unit.inputs for table in read_part(unit.storage, part))])
-    wanted = unit.arguments["wanted_bytes"]
+    wanted = dict(sorted(unit.arguments["wanted_bytes"].items()))
     train = {source: take(sample, source, "train", wanted[source]["train"]) for source in wanted}
     held_out = {source: take(sample, source, "held_out", wanted[source]["held_out"]) for source in wanted}
     tokenizer = train_bpe([text for texts in train.values() for text in texts], config)
@@ -251,7 +251,8 @@ def _draw_sample(
 ) -> Manifest:
     step = dataset.step("sample", SAMPLE_SCHEMA, inputs=dataset.inputs, external={"wanted": wanted}, config=None)
     units = []
-    for source, sizes in mix.extra["sizes"].items():
+    for source in documents.sources:
+        sizes = mix.extra["sizes"][source]
         rates = {str(split): sample_rate(wanted[source][split], sizes[split]["bytes"]) for split in SPLITS}
         for part, split_rows, _ in paired_parts(documents, mix, source):
             units.append(step.unit([part, split_rows], source=source, arguments=rates))

@@ -1,0 +1,68 @@
+"""A document's split follows from its id alone; documents are read by split only where both parts agree."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.dataset import Workspace
+from tasks.errors import DataError
+from tasks.mixture import MixConfig, split_documents
+from tasks.splits import paired_parts, read_split, split_of
+from tests.conftest import MakeDocuments
+
+TEXTS = [f"text number {n}" for n in range(12)]
+HALF = MixConfig(held_out_ratio=0.5)
+
+
+@pytest.mark.parametrize(
+    ("doc_id", "ratio", "split"),
+    [  # XXH64 of these ids over 2^64: 0.450099, 0.382353, 0.734039
+        ("web:0", 0.4500, "train"),
+        ("web:0", 0.4502, "held_out"),
+        ("web:1", 0.3823, "train"),
+        ("web:1", 0.3824, "held_out"),
+        ("code:12", 0.0, "train"),
+    ],
+)
+def test_the_split_is_the_hash_of_the_id_against_the_ratio(doc_id: str, ratio: float, split: str) -> None:
+    assert split_of(doc_id, ratio) == split
+
+
+@given(st.text(st.characters(codec="utf-8")), st.floats(0, 0.999), st.floats(0, 0.999))
+def test_a_larger_ratio_only_moves_documents_to_held_out(doc_id: str, one: float, other: float) -> None:
+    small, large = sorted((one, other))
+    assert (split_of(doc_id, small), split_of(doc_id, large)) != ("held_out", "train")
+
+
+def test_the_share_held_out_is_the_ratio() -> None:
+    held_out = sum(split_of(f"web:{n:032x}", 0.1) == "held_out" for n in range(20_000))
+    assert abs(held_out - 2_000) < 4 * (20_000 * 0.1 * 0.9) ** 0.5
+
+
+def test_reading_both_splits_gives_every_document_once(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    documents = make_documents(TEXTS)
+    mix = split_documents(documents, into=workspace, config=HALF)
+    read = []
+    for part, split_rows, _ in paired_parts(documents, mix, "web"):
+        for split in ("train", "held_out"):
+            for table in read_split(workspace.storage, part, split_rows, split):
+                assert {split_of(doc_id, 0.5) for doc_id in table["doc_id"].to_pylist()} == {split}
+                read += table["text"].to_pylist()
+    assert sorted(read) == sorted(TEXTS)
+
+
+def test_parts_that_name_other_documents_are_refused(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    documents = make_documents(TEXTS)
+    mix = split_documents(documents, into=workspace, config=HALF)
+    with pytest.raises(DataError, match="names other documents"):
+        list(read_split(workspace.storage, documents.parts[0], mix.parts[1], "train"))
+    with pytest.raises(DataError, match="splits 4 documents"):
+        list(read_split(workspace.storage, replace(documents.parts[0], rows=3), mix.parts[0], "train"))
+
+
+def test_a_mix_of_other_documents_is_refused(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    mix = split_documents(make_documents(TEXTS), into=workspace, config=HALF)
+    with pytest.raises(DataError, match="was made of other documents"):
+        paired_parts(make_documents(TEXTS[:-1]), mix, "web")
