@@ -199,6 +199,11 @@ def _run_on_ray(
         raise driver.error
 
 
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    """What Ray runs: `function` may be any callable that can be pickled, Ray itself takes plain functions only."""
+    return function(item)
+
+
 class _Driver(Generic[Item, Result]):
     """Submits, waits and retries, on its own thread."""
 
@@ -209,7 +214,7 @@ class _Driver(Generic[Item, Result]):
         cpus = max(1, int(self.ray.cluster_resources().get("CPU", 1)))
         self.window = workers if workers > 0 else cpus * IN_FLIGHT_PER_CPU
         self.memory_limit = int(self.ray.cluster_resources().get("memory", 4 << 30)) // cpus
-        self.remote = self.ray.remote(work.function)
+        self.remote = self.ray.remote(_call)
         self.waiting = [(-work.bytes_of(item), index) for index, item in work.items.items()]
         heapq.heapify(self.waiting)  # largest first
         self.later: list[tuple[float, int]] = []
@@ -240,7 +245,7 @@ class _Driver(Generic[Item, Result]):
             task = self.remote.options(
                 memory=min(wanted, self.memory_limit), max_retries=0, name=self.work.name_of(item)
             )
-            self.running[task.remote(item)] = index
+            self.running[task.remote(self.work.function, item)] = index
 
     def _collect(self) -> None:
         if not self.running:
