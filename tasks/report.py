@@ -1,0 +1,176 @@
+"""report.html of a run, self-contained, and the pages that the dashboard shows of it.
+
+Text of documents is hostile: the template escapes everything (Jinja2 with autoescape), Markdown pages show it only
+inside code fences that it cannot close. Pictures are SVG made by tasks/charts.py.
+"""
+
+import re
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from markupsafe import Markup
+from pydantic import BaseModel
+
+from tasks.charts import Bar, Series, bar_chart, data_url, line_chart, short_number
+from tasks.funnel import FunnelRow, funnel
+from tasks.lineage import graph_mermaid, graph_svg, read_graph
+from tasks.manifest import load_manifest
+from tasks.runs import RunRecord
+from tasks.samples import Sample, sample_stage
+from tasks.storage import Storage
+
+SAMPLED_STAGES = ("dedup-exact", "select", "dedup-near", "redact", "decontaminate")
+SAMPLES_PER_REASON = 2
+REASONS_PER_STAGE = 6
+SAMPLE_CHARS = 300
+
+
+class Losses(BaseModel, frozen=True):
+    """Held-out losses per source, before and after training, and what stands in a score's place."""
+
+    rows: list[dict[str, Any]]
+    notes: dict[str, str]
+
+
+def write_report(storage: Storage, record: RunRecord) -> str:
+    """Write runs/<run-id>/report.html; returns its key."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    rows = funnel(storage, record)
+    page = environment.get_template("report.html").render(
+        record=record,
+        nodes=read_graph(storage, record),
+        graph=Markup(graph_svg(read_graph(storage, record))),
+        funnel=rows,
+        funnel_picture=Markup(funnel_chart(rows)),
+        sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
+        loss_picture=Markup(loss_chart(read_training(storage, record))),
+        losses=read_losses(storage, record),
+        vocabulary=_extra(storage, record, "vocabulary"),
+        export=_extra(storage, record, "export"),
+        samples=list(_samples(storage, record)),
+        number=short_number,
+    )
+    key = f"runs/{record.run_id}/report.html"
+    storage.write_bytes(key, page.encode("utf-8", "replace"))
+    return key
+
+
+def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) -> list[tuple[str, str, str]]:
+    """(key, description, Markdown) of each page: funnel, samples, loss curve, graph. Larger pictures are left out."""
+    rows = funnel(storage, record)
+    pages = [("funnel", "documents in and out, by stage and source", _funnel_page(rows, picture_bytes))]
+    samples = list(_samples(storage, record))
+    if samples:
+        pages.append(("samples", "what was dropped or edited, and why", _samples_page(samples)))
+    metrics = read_training(storage, record)
+    if metrics is not None:
+        pages.append(("loss", "training loss", _picture("loss curve", loss_chart(metrics), picture_bytes)))
+    nodes = read_graph(storage, record)
+    if nodes:
+        pages.append(("graph", "datasets of this run", f"```mermaid\n{graph_mermaid(nodes)}\n```"))
+    return pages
+
+
+def read_training(storage: Storage, record: RunRecord) -> pa.Table | None:
+    """The metrics of every step of all phases, in order; None before training. Read without torch."""
+    tables = []
+    for line in record.datasets_of("train"):
+        checkpoint = load_manifest(storage, line.reference).extra["checkpoint"]
+        for key in storage.read_json(f"{checkpoint}/manifest.json")["metrics"]:
+            with storage.open_input(key) as file:
+                tables.append(pq.read_table(file, use_threads=False))
+    return pa.concat_tables(tables) if tables else None
+
+
+def read_losses(storage: Storage, record: RunRecord) -> Losses | None:
+    """What `evaluate` found; None before it ran."""
+    facts = _extra(storage, record, "evaluate")
+    if facts is None:
+        return None
+    return Losses(rows=facts["losses"], notes=facts.get("evaluation_sets", {}))
+
+
+def loss_chart(metrics: pa.Table | None) -> str:
+    """Training loss over tokens, one line per phase."""
+    if metrics is None:
+        return line_chart("training loss", [], "tokens", "nats per token")
+    series, start = [], 0.0
+    for phase in metrics["phase"].unique().to_pylist():
+        rows = metrics.filter(pc.equal(metrics["phase"], phase))
+        tokens = [start + value for value in rows["tokens"].to_pylist()]
+        series.append(Series(phase, tokens, [float("nan") if v is None else v for v in rows["loss"].to_pylist()]))
+        start = tokens[-1]
+    return line_chart("training loss", series, "tokens", "nats per token")
+
+
+def funnel_chart(rows: list[FunnelRow]) -> str:
+    """Documents that leave each stage: a bar per stage, a colour per source."""
+    sources = list(dict.fromkeys(row.source for row in rows))
+    bars = []
+    for stage in dict.fromkeys(row.stage for row in rows if row.stage != "pack"):
+        own = [row for row in rows if row.stage == stage]
+        came, left = sum(row.rows_in for row in own), sum(row.rows_out for row in own)
+        parts = [(row.rows_out, sources.index(row.source)) for row in own]
+        bars.append(Bar(stage, parts, f"{short_number(left)} ({left / came if came else 0:.0%} of what came in)"))
+    return bar_chart("documents after each stage", bars, sources)
+
+
+def _samples(storage: Storage, record: RunRecord) -> Iterator[tuple[str, Sample]]:
+    for stage in SAMPLED_STAGES:
+        for line in record.datasets_of(stage):
+            reasons = load_manifest(storage, line.reference).reasons
+            for reason in sorted(reasons, key=lambda name: -reasons[name])[:REASONS_PER_STAGE]:
+                for sample in sample_stage(storage, record, stage, reason, SAMPLES_PER_REASON):
+                    yield stage, sample
+
+
+def _extra(storage: Storage, record: RunRecord, stage: str) -> dict[str, Any] | None:
+    lines = record.datasets_of(stage)
+    return load_manifest(storage, lines[-1].reference).extra if lines else None
+
+
+def _funnel_page(rows: list[FunnelRow], picture_bytes: int) -> str:
+    lines = [_picture("funnel", funnel_chart(rows), picture_bytes), ""]
+    lines += [
+        "| stage | source | in | out | dropped | edited | unreadable | reasons |",
+        "|---|---|--:|--:|--:|--:|--:|---|",
+    ]
+    for row in rows:
+        numbers = (row.rows_in, row.rows_out, row.dropped, row.edited, row.errors)
+        cells = [row.stage, row.source, *(f"{number:,}" for number in numbers), row.top_reasons]
+        lines.append("| " + " | ".join(escape(cell).replace("|", "&#124;") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _samples_page(samples: list[tuple[str, Sample]]) -> str:
+    blocks = []
+    for stage, sample in samples:
+        match = f" ~ `{sample.matched_id}`" if sample.matched_id else ""
+        blocks.append(
+            f"**{stage}: {sample.reason}** `{_inline(sample.doc_id)}`{match}\n\n{fence(sample.text[:SAMPLE_CHARS])}"
+        )
+    return "\n\n".join(blocks)
+
+
+def fence(text: str) -> str:
+    """Text as a Markdown code block, with a fence longer than any run of backticks in it."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return f"{ticks}text\n{text}\n{ticks}"
+
+
+def _inline(text: str) -> str:
+    return text.replace("`", "'")
+
+
+def _picture(name: str, svg: str, limit_bytes: int) -> str:
+    url = data_url(svg)
+    return f"![{name}]({url})" if len(url) <= limit_bytes else f"({name}: the picture is too large to show here)"
