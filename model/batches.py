@@ -164,14 +164,14 @@ class Loader:
         self,
         reader: PackReader,
         run: PhaseRun,
-        events: Events,
+        events: Events | None = None,
         *,
         tokens: int = 0,
         position: int = 0,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self._steps = _read_steps(reader, run, events, tokens, position, rank, ranks)
+        self._steps = _read_steps(reader, run, events or Events(), tokens, position, rank, ranks)
         self._queue: queue.Queue[StepBatch | BaseException | None] = queue.Queue(PREFETCHED_STEPS)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, name="prefetch", daemon=True)

@@ -297,10 +297,7 @@ def load_weights(store: Store, checkpoint_key: str) -> tuple[dict[str, Tensor], 
 
     Raises ValueError when the checkpoint is damaged or has no manifest.
     """
-    folder, _, name = checkpoint_key.rpartition("/")
-    manifest = _read_manifest(store, folder, int(name.removeprefix("step-")))
-    if isinstance(manifest, str):
-        raise ValueError(f"{checkpoint_key}: {manifest}")
+    manifest = _manifest_of(store, checkpoint_key)
     with tempfile.TemporaryDirectory(prefix="basemill-") as local:
         if reason := _fetch(store, checkpoint_key, [*manifest.shards, *manifest.files], Path(local)):
             raise ValueError(f"{checkpoint_key}: {reason}")
@@ -315,13 +312,27 @@ def load_weights(store: Store, checkpoint_key: str) -> tuple[dict[str, Tensor], 
     return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, state
 
 
+def read_state(store: Store, checkpoint_key: str) -> TrainState:
+    """The state of a checkpoint, verified. Raises ValueError when it is damaged or has no manifest."""
+    manifest = _manifest_of(store, checkpoint_key)
+    data = store.read_bytes(f"{checkpoint_key}/state.json")
+    if hashlib.sha256(data).hexdigest() not in {file.sha256 for file in manifest.files}:
+        raise ValueError(f"{checkpoint_key}: state.json is not as it was written")
+    return TrainState.model_validate_json(data)
+
+
 def read_metrics(store: Store, checkpoint_key: str) -> pa.Table:
     """The metrics of every step up to a checkpoint. Raises ValueError when it has no manifest."""
+    manifest = _manifest_of(store, checkpoint_key)
+    return pa.concat_tables([pq.read_table(pa.BufferReader(store.read_bytes(key))) for key in manifest.metrics])
+
+
+def _manifest_of(store: Store, checkpoint_key: str) -> CheckpointManifest:
     folder, _, name = checkpoint_key.rpartition("/")
     manifest = _read_manifest(store, folder, int(name.removeprefix("step-")))
     if isinstance(manifest, str):
         raise ValueError(f"{checkpoint_key}: {manifest}")
-    return pa.concat_tables([pq.read_table(pa.BufferReader(store.read_bytes(key))) for key in manifest.metrics])
+    return manifest
 
 
 def _read_manifest(store: Store, folder: str, step: int) -> CheckpointManifest | str:

@@ -76,7 +76,7 @@ class RankProcesses:
     def __init__(self, folder: Path) -> None:
         self.folder, self.groups = folder, 0
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["torch.distributed.fsdp", "model.checkpoint", "tasks.storage"])
+        self.context.set_forkserver_preload(["torch.distributed.fsdp", "model.trainer", "tasks.storage"])
 
     def start(self, script: Path, ranks: int, **values: object) -> list[BaseProcess]:
         """The started processes, one per rank."""

@@ -1,0 +1,64 @@
+"""The live view of a training: numbered segments of JSON lines and of TensorBoard events. A view, never read back.
+
+A store can't append, so a segment is closed every 30 seconds and at each checkpoint, and the next one begun:
+
+    <prefix>/<attempt>-00001.jsonl                    one line per step or event
+    <prefix>/tensorboard/events.out.tfevents....      the same numbers; TensorBoard reads the files of a folder in order
+"""
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from model.store import Store
+
+SEGMENT_SECONDS = 30.0
+SCALARS = ("loss", "z_loss", "grad_norm", "lr", "tokens_per_second", "data_wait_ratio")
+
+Line = dict[str, Any]
+
+
+class LiveView:
+    """Collects lines and publishes them in segments; without a prefix it drops them."""
+
+    def __init__(self, store: Store, prefix: str | None, attempt: str) -> None:
+        self.store, self.prefix, self.attempt = store, prefix, attempt
+        self.segment, self.lines = 1, list[Line]()
+        self.begun = time.monotonic()
+
+    def add(self, line: Line) -> None:
+        """One step's numbers, or an event (a line that has an `event`)."""
+        if self.prefix is not None:
+            self.lines.append(line)
+            if time.monotonic() - self.begun > SEGMENT_SECONDS:
+                self.close_segment()
+
+    def close_segment(self) -> None:
+        """Publish what was collected."""
+        self.begun = time.monotonic()
+        if not self.lines:
+            return
+        text = "".join(json.dumps(line) + "\n" for line in self.lines)
+        self.store.write_bytes(f"{self.prefix}/{self.attempt}-{self.segment:05d}.jsonl", text.encode())
+        self._publish_tensorboard([line for line in self.lines if "event" not in line])
+        self.lines.clear()
+        self.segment += 1
+
+    def _publish_tensorboard(self, steps: list[Line]) -> None:
+        if not steps:
+            return
+        folder = Path(tempfile.mkdtemp(prefix="basemill-"))
+        try:
+            with SummaryWriter(str(folder), filename_suffix=f".{self.attempt}-{self.segment:05d}") as writer:
+                for line in steps:
+                    for name in SCALARS:
+                        writer.add_scalar(f"{line['phase']}/{name}", line[name], line["step"])
+            for path in folder.iterdir():
+                self.store.publish_file(path, f"{self.prefix}/tensorboard/{path.name}")
+        finally:
+            shutil.rmtree(folder)

@@ -1,0 +1,293 @@
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from model.checkpoint import (
+    Checkpoints,
+    NoSoundCheckpoint,
+    list_steps,
+    load_weights,
+    read_metrics,
+    read_state,
+    step_key,
+)
+from model.config import ModelConfig, PhaseRun, StabilityConfig
+from model.job import EXACT_METRICS, Job, Settings
+from model.ranks import Ranks
+from model.trainer import decide, train
+from tasks.storage import Storage
+
+WORKER = Path(__file__).with_name("train_worker.py")
+LENGTH, ROWS, STEPS = 32, 8, 12
+MODEL = ModelConfig.of_size("tiny", width=32, num_heads=4, mlp_width=64, vocab_size=256)
+
+
+def phase_of(steps: int = STEPS, name: str = "main", **fields: Any) -> dict[str, Any]:
+    values = {
+        "name": name,
+        "tokens": steps * ROWS * LENGTH,
+        "weights": {"web": 3, "code": 1},
+        "sequence_length": LENGTH,
+    }
+    return values | {"batch": ROWS, "schedule": {"lr": 3e-3, "warmup_tokens": 512}} | fields
+
+
+@pytest.fixture
+def make_job(store: Storage, make_pack: Any, tmp_path: Path) -> Any:
+    """make_job(precision="fp32", attempt="a1", folder="train/x", phase={}, settings={}, **job)"""
+    packs = (make_pack("web", [300, 40]), make_pack("code", [80]))
+    (tmp_path / "scratch").mkdir(exist_ok=True)
+
+    def make(
+        precision: str = "fp32",
+        attempt: str = "a1",
+        folder: str = "train/x",
+        phase: dict[str, Any] | None = None,
+        settings: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Job:
+        run = PhaseRun.model_validate({"model": MODEL, "phase": phase_of(**(phase or {})), "precision": precision})
+        defaults = {"checkpoint_steps": 4, "threads": 1, "micro_batch_rows": 4}
+        scratch = str(tmp_path / "scratch")
+        return Job(
+            run, packs, store, folder, attempt, scratch, Settings.model_validate(defaults | (settings or {})), **fields
+        )
+
+    return make
+
+
+def digest_of(job: Job, step: int = STEPS) -> str:
+    digest: str = json.loads(job.store.read_bytes(f"{step_key(job.checkpoints_folder, step)}/manifest.json"))["digest"]
+    return digest
+
+
+def exact_metrics(job: Job, step: int = STEPS) -> pa.Table:
+    return read_metrics(job.store, step_key(job.checkpoints_folder, step)).select(EXACT_METRICS)
+
+
+def losses_of(job: Job) -> list[float]:
+    losses: list[float] = exact_metrics(job)["loss"].to_pylist()
+    return losses
+
+
+def test_training_learns_and_notes_every_step(make_job: Any) -> None:
+    job = make_job(live_prefix="runs/r/live")
+    outcome = train(job)
+    assert (outcome.status, outcome.step) == ("finished", STEPS)
+    assert outcome.began == "fresh start: this training has no checkpoint yet"
+    metrics = exact_metrics(job)
+    assert metrics["step"].to_pylist() == list(range(1, STEPS + 1))
+    assert metrics["tokens"].to_pylist() == [step * ROWS * LENGTH for step in range(1, STEPS + 1)]
+    assert metrics["position_from"].to_pylist() == [step * ROWS for step in range(STEPS)]
+    assert metrics["position_to"].to_pylist()[-1] == STEPS * ROWS  # rows consumed = the plan, nothing skipped
+    losses = losses_of(job)
+    assert losses[0] == pytest.approx(5.55, abs=0.1)  # ln 256: every id is equally likely at first
+    assert losses[-1] < losses[0] - 0.3
+    assert set(metrics["action"].to_pylist()) == {"apply"}
+    lines = [json.loads(line) for file in job.store.list_files("runs/r/live") if file.key.endswith(".jsonl")
+             for line in job.store.read_bytes(file.key).splitlines()]  # fmt: skip
+    assert lines[0] == {"event": "begin", "message": outcome.began}
+    assert [line["loss"] for line in lines[1:]] == losses
+    assert {"z_loss", "tokens_per_second", "data_wait_ratio"} <= lines[1].keys()
+    assert len([f for f in job.store.list_files("runs/r/live/tensorboard") if "tfevents" in f.key]) == 3
+    state = read_state(job.store, step_key(job.checkpoints_folder, STEPS))
+    assert sum(state.ordinals.values()) == state.position == STEPS * ROWS
+    assert (state.compute["ranks"], state.applied_steps) == (1, STEPS)
+
+
+def test_metrics_count_targets_and_measure_the_loss_by_hand(make_job: Any) -> None:
+    job = make_job()
+    train(job)
+    weights, _ = load_weights(job.store, step_key(job.checkpoints_folder, 4))
+    from_model = json.loads(job.store.read_bytes(f"{step_key(job.checkpoints_folder, 4)}/state.json"))["probe_loss"]
+    assert weights["embedding.weight"].shape == (256, 32)
+    assert from_model == pytest.approx(losses_of(job)[3], abs=1.0)
+    targets = exact_metrics(job)["targets"].to_pylist()
+    assert all(ROWS * (LENGTH - 12) < count < ROWS * LENGTH for count in targets)
+
+
+@pytest.mark.parametrize("micro_batch_rows", [1, 3, 8])
+def test_micro_batches_do_not_change_the_loss(make_job: Any, micro_batch_rows: int) -> None:
+    whole, split = make_job(), make_job(folder="train/y", settings={"micro_batch_rows": micro_batch_rows})
+    train(whole)
+    train(split)
+    assert losses_of(split)[:10] == pytest.approx(losses_of(whole)[:10], abs=1e-5)
+    assert exact_metrics(split)["grad_norm"][0].as_py() == pytest.approx(
+        exact_metrics(whole)["grad_norm"][0].as_py(), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_resume_after_sigkill_equals_no_interruption(make_job: Any, rank_processes: Any, precision: str) -> None:
+    """Writes of a checkpoint: shard, state, metrics, manifest. Killed in the second one, resumed, killed, resumed."""
+    straight = make_job(precision, folder="train/straight")
+    rank_processes.run(WORKER, 1, JOB=straight)
+    for attempt, kill_at in (("k1", 5 + precision.count("b")), ("k2", 4)):
+        [process] = rank_processes.start(WORKER, 1, JOB=make_job(precision, attempt), KILL_AT={0: kill_at})
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+    last = make_job(precision, "a3")
+    rank_processes.run(WORKER, 1, JOB=last)
+    began = json.loads(Path(last.scratch, "outcome-a3-0.json").read_text())["began"]
+    assert began == "resumed from step 4; passed over step 8: it has no manifest: its writing was not finished"
+    assert digest_of(last) == digest_of(straight)
+    assert exact_metrics(last).equals(exact_metrics(straight))
+
+
+def test_two_ranks_agree_with_one_and_resume_exactly(make_job: Any, rank_processes: Any) -> None:
+    every_step = {"settings": {"checkpoint_steps": 1, "keep_checkpoints": 20}}
+    one, two = make_job(folder="train/one", **every_step), make_job(folder="train/two", **every_step)
+    train(one)
+    rank_processes.run(WORKER, 2, JOB=two)
+    assert losses_of(two)[:10] == pytest.approx(losses_of(one)[:10], abs=1e-5)
+    same = ["step", "tokens", "position_from", "position_to", "rows", "targets", "lr"]
+    assert exact_metrics(two).select(same).equals(exact_metrics(one).select(same))
+    for name, mine in tensors_of(one, 1).items():  # after one step the first moment is 0.1 x the gradient
+        if name.startswith("optimizer.exp_avg."):
+            largest = max(float(tensor.abs().max()) for tensor in (mine, tensors_of(two, 1)[name]))
+            assert (tensors_of(two, 1)[name] - mine).abs().max() <= 1e-6 * largest, name
+
+
+def tensors_of(job: Job, step: int) -> dict[str, torch.Tensor]:
+    """Whole tensors of a checkpoint, rows of the ranks' shards put together."""
+    pieces: dict[str, list[torch.Tensor]] = {}
+    for path in sorted(Path(job.store.path(step_key(job.checkpoints_folder, step))).glob("*.safetensors")):  # type: ignore[attr-defined]
+        for name, tensor in load_file(path).items():
+            pieces.setdefault(name, []).append(tensor)
+    return {name: torch.cat(parts) for name, parts in pieces.items()}
+
+
+def test_two_ranks_killed_while_saving_resume_exactly(make_job: Any, rank_processes: Any) -> None:
+    straight, broken = make_job("bf16", folder="train/straight"), make_job("bf16")
+    rank_processes.run(WORKER, 2, JOB=straight)
+    processes = rank_processes.start(WORKER, 2, JOB=broken, KILL_AT={1: 2})  # rank 1 writes one file per checkpoint
+    processes[1].join(60)
+    processes[0].kill()
+    processes[0].join(60)
+    assert list_steps(broken.store, broken.checkpoints_folder)[-1] == 4
+    rank_processes.run(WORKER, 2, JOB=replace(broken, attempt="a2"))
+    assert digest_of(broken) == digest_of(straight)
+    assert exact_metrics(broken).equals(exact_metrics(straight))
+    one = replace(broken, attempt="a3")  # the finished training, looked at by one rank: resharded, nothing left to do
+    assert train(one).began.startswith("resumed from step 12; computed otherwise than before (ranks 2 -> 1)")
+
+
+def test_a_bad_batch_is_skipped_on_both_ranks(make_job: Any, rank_processes: Any) -> None:
+    job = make_job(settings={"checkpoint_steps": 1, "keep_checkpoints": 20, "micro_batch_rows": 4})
+    # Forward passes of a rank: one per step and one for each probe; the fourth step is the seventh pass
+    rank_processes.run(WORKER, 2, JOB=job, POISON={1: [7]})
+    actions = exact_metrics(job)["action"].to_pylist()
+    assert actions == ["apply"] * 3 + ["skip"] + ["apply"] * 8
+    assert digest_of(job, 4) == digest_of(job, 3) != digest_of(job, 5)
+    state = read_state(job.store, step_key(job.checkpoints_folder, 12))
+    assert (state.bad_steps, state.applied_steps, state.position) == ((4,), 11, STEPS * ROWS)
+    outcomes = [json.loads(Path(job.scratch, f"outcome-a1-{rank}.json").read_text()) for rank in (0, 1)]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_too_many_bad_steps_halt_with_a_report(make_job: Any, rank_processes: Any) -> None:
+    job = make_job(settings={"micro_batch_rows": 8})
+    rank_processes.run(WORKER, 1, JOB=job, POISON={0: [2, 3, 4, 6, 7]})  # pass 5 is the probe of step 4
+    report = json.loads(job.store.read_bytes(job.halted_key))
+    assert (report["step"], report["bad_steps"]) == (5, [2, 3, 4, 5])
+    assert report["reason"] == "more than 3 bad steps within 10; the last one, step 5, read positions 32 to 40"
+    assert json.loads(Path(job.scratch, "outcome-a1-0.json").read_text())["status"] == "halted"
+
+
+@pytest.mark.parametrize(
+    ("bad_steps", "step", "is_finite", "action"),
+    [((), 1, True, "apply"), ((), 1, False, "skip"), ((1, 2), 3, False, "skip"), ((1, 2, 3), 4, False, "halt"),
+     ((1, 2, 3), 11, False, "skip"), ((1, 2, 3), 10, False, "halt"), ((1, 2, 3), 4, True, "apply")],
+)  # fmt: skip
+def test_decisions_follow_the_window(bad_steps: tuple[int, ...], step: int, is_finite: bool, action: str) -> None:
+    assert decide(bad_steps, step, is_finite, StabilityConfig()) == action
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_a_stop_is_saved_at_a_step_and_resumed_exactly(make_job: Any, by_signal: bool) -> None:
+    straight, job = make_job(folder="train/straight"), make_job()
+    train(straight)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ask() -> bool:
+        if by_signal:
+            signal.raise_signal(signal.SIGTERM)
+        return not by_signal
+
+    outcome = train(job, ask)
+    assert outcome.status == "stopped"
+    assert outcome.step in (1, 2)  # the signal may be seen one step later
+    assert signal.getsignal(signal.SIGTERM) is before
+    resumed = train(replace(job, attempt="a2"))
+    assert (resumed.status, resumed.began) == ("finished", f"resumed from step {outcome.step}")
+    assert digest_of(job) == digest_of(straight)
+
+
+def test_a_damaged_checkpoint_costs_steps_not_the_result(make_job: Any) -> None:
+    job = make_job()
+    train(job)
+    wanted = digest_of(job)
+    for path in Path(job.store.path(step_key(job.checkpoints_folder, STEPS))).glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 64
+        path.write_bytes(data)
+    outcome = train(replace(job, attempt="a2"))
+    assert outcome.began.startswith("resumed from step 8; passed over step 12: a1-shard-00001")
+    assert digest_of(job) == wanted
+    for step in (4, 8, 12):
+        job.store.write_bytes(f"{step_key(job.checkpoints_folder, step)}/manifest.json", b"{}")
+    with pytest.raises(NoSoundCheckpoint, match="no sound checkpoint among 3"):
+        train(replace(job, attempt="a3"))
+
+
+def test_a_load_that_changes_the_loss_is_refused(make_job: Any, tmp_path: Path) -> None:
+    job = make_job()
+    train(job)
+    state = read_state(job.store, step_key(job.checkpoints_folder, STEPS))
+    wrong = state.model_copy(update={"probe_loss": 1.0, "step": 13})
+    checkpoints = Checkpoints(job.store, job.checkpoints_folder, tmp_path / "scratch", "forged", Ranks())
+    tensors = tensors_of(job, STEPS)
+    checkpoints.save(tensors, wrong, read_metrics(job.store, step_key(job.checkpoints_folder, 4)), healthy=True)
+    outcome = train(replace(job, attempt="a2"))
+    assert "passed over step 13: the loss of its probe row is" in outcome.began
+
+
+def test_a_phase_continues_its_parent(make_job: Any) -> None:
+    parent = make_job()
+    train(parent)
+    key = step_key(parent.checkpoints_folder, STEPS)
+    child = make_job(folder="train/child", parent=key, phase={"name": "anneal", "steps": 4, "rope_base": 50_000})
+    outcome = train(child)
+    assert outcome.began == f"fresh start from {key}: weights and moments are its own, hyper-parameters the recipe's"
+    state, before = read_state(child.store, step_key(child.checkpoints_folder, 4)), read_state(parent.store, key)
+    assert (state.step, state.applied_steps, state.position) == (4, STEPS + 4, 4 * ROWS)
+    assert sum(state.ordinals.values()) == (STEPS + 4) * ROWS
+    assert all(count >= before.ordinals[pack] for pack, count in state.ordinals.items())
+    assert losses_of_phase(child)[0] < losses_of(parent)[0]
+    for path in Path(parent.store.path(key)).glob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(ValueError, match=r"of the phase before can't be continued: .* is missing"):
+        train(replace(child, folder="train/other", attempt="a2"))
+
+
+def losses_of_phase(job: Job) -> list[float]:
+    losses: list[float] = exact_metrics(job, 4)["loss"].to_pylist()
+    return losses
+
+
+def test_seed_decides_weights_and_order(make_job: Any) -> None:
+    job = make_job()
+    train(job)
+    other = replace(job, run=job.run.model_copy(update={"seed": 2}), folder="train/other")
+    train(other)
+    assert losses_of(other) != losses_of(job)
+    again = replace(job, folder="train/again")
+    train(again)
+    assert digest_of(again) == digest_of(job)
