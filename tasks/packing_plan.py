@@ -53,9 +53,7 @@ def plan_rows(lengths: Integers, sequence_length: int, strategy: Strategy = "bes
     row, num_rows = _by_first_piece(row)
     order = np.argsort(row, kind="stable")
     document, offset, length, row = document[order], offset[order], length[order], row[order]
-    filled = np.cumsum(length) - length
-    start = filled - filled[np.searchsorted(row, row)]
-    return Plan(document, offset, length, row, start, num_rows)
+    return Plan(document, offset, length, row, _starts(row, length, num_rows), num_rows)
 
 
 def best_fit_decreasing(lengths: Integers, sequence_length: int) -> Integers:
@@ -64,10 +62,12 @@ def best_fit_decreasing(lengths: Integers, sequence_length: int) -> Integers:
     Equal lengths are placed together: while the least room that fits is r, each row of that class takes r // length of
     them. So there are about three steps per distinct length, however many pieces: 1 to 6 million pieces a second.
     """
-    order = np.argsort(-lengths, kind="stable")
-    distinct, counts = np.unique(lengths, return_counts=True)
+    room = sequence_length - lengths
+    order = np.argsort(room.astype(np.uint16) if sequence_length < 1 << 16 else room, kind="stable")  # 16 bits: radix
+    counts = np.bincount(lengths, minlength=1)
+    distinct = np.flatnonzero(counts)[::-1]
     state = _OpenRows(sequence_length)
-    for length, count in zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True):
+    for length, count in zip(distinct.tolist(), counts[distinct].tolist(), strict=True):
         while count:
             count -= state.place(length, count)
     rows = np.empty(len(lengths), dtype=np.int64)
@@ -127,8 +127,7 @@ def check_plan(plan: Plan, lengths: Integers, sequence_length: int) -> None:
     document_starts = (np.cumsum(lengths) - lengths)[documents]
     if not np.array_equal(document_starts + offsets, ends - pieces) or int(pieces.sum()) != int(lengths.sum()):
         raise DataError(f"pack: the pieces of {len(lengths)} documents do not tile them; nothing was written")
-    filled = np.cumsum(plan.length) - plan.length
-    if not np.array_equal(plan.start, filled - filled[np.searchsorted(plan.row, plan.row)]):
+    if np.any(np.diff(plan.row) < 0) or not np.array_equal(plan.start, _starts(plan.row, plan.length, plan.num_rows)):
         raise DataError("pack: the pieces of a row leave a gap or overlap; nothing was written")
     if plan.num_rows and int(plan.tokens_per_row().max()) > sequence_length:
         raise DataError(f"pack: a row holds more than {sequence_length} tokens; nothing was written")
@@ -145,10 +144,20 @@ def _split_documents(lengths: Integers, sequence_length: int) -> tuple[Integers,
 
 def _by_first_piece(row: Integers) -> tuple[Integers, int]:
     """Rows renumbered by the first piece in them, and their number."""
-    _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse], len(first)
+    num_rows = int(row.max(initial=-1)) + 1
+    first = np.empty(num_rows, dtype=np.int64)
+    first[row[::-1]] = np.arange(len(row))[::-1]  # the last assignment stays: the first piece
+    opens = np.zeros(len(row), dtype=np.int64)
+    opens[first] = 1
+    rank = (np.cumsum(opens) - 1)[first]
+    return rank[row], num_rows
+
+
+def _starts(row: Integers, length: Integers, num_rows: int) -> Integers:
+    """Position of each piece in its row; `row` ascends."""
+    pieces = np.bincount(row, minlength=num_rows)
+    filled = np.append(0, np.cumsum(length))
+    return filled[:-1] - np.repeat(filled[np.cumsum(pieces) - pieces], pieces)
 
 
 def _concat(lengths: Integers, sequence_length: int) -> Plan:
