@@ -1,6 +1,7 @@
 """Look at documents: a few that a stage kept, or that it dropped or edited for a reason (`basemill sample`).
 
-The choice is fixed by the documents' ids, so that two people see the same ones.
+The choice is fixed by the documents' ids, so that two people see the same ones. Edited documents are shown as they are
+after the edit: what redact replaced must not come back through a report.
 """
 
 from typing import Any
@@ -69,9 +70,8 @@ def _decided(storage: Storage, manifest: Manifest, reason: str, count: int) -> l
         ledger = read_ledger(storage, part)
         rows = ledger.filter(pc.equal(ledger["reason"], reason)).to_pylist()
         origin = before[index] if index < len(before) else None
-        best = sorted([*best, *((_rank(row["doc_id"]), origin, row) for row in rows)], key=lambda entry: entry[0])[
-            :count
-        ]
+        found = [(_rank(row["doc_id"]), part if row["action"] == "edit" else origin, row) for row in rows]
+        best = sorted([*best, *found], key=lambda entry: entry[0])[:count]
     texts = _texts(storage, [(part, row["doc_id"]) for _, part, row in best if part is not None])
     return [Sample(**row, text=texts.get(row["doc_id"], "")) for _, _, row in best]
 

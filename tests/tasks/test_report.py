@@ -1,0 +1,126 @@
+"""The report and the dashboard's pages: figures of the run, hostile text shown as text."""
+
+import re
+from html.parser import HTMLParser
+
+import pyarrow.compute as pc
+import pytest
+
+from tasks.dataset import Workspace
+from tasks.documents import DOCUMENT_SCHEMA
+from tasks.lineage import graph_mermaid, graph_svg, read_graph
+from tasks.manifest import Manifest
+from tasks.parts import PartWriter, Unit, documents_of
+from tasks.report import dashboard_pages, fence, write_report
+from tasks.runs import DatasetLine, RunRecord
+
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)> ``` </pre> {{ 7 * 7 }} | bad'
+
+
+def drop_hostile(unit: Unit, writer: PartWriter) -> None:
+    for table in documents_of(unit, writer):
+        bad = pc.starts_with(table["text"], "<script>")
+        for row in table.filter(bad).to_pylist():
+            writer.ledger.drop(row["doc_id"], row["source"], "short", value=3, threshold=50)
+        writer.write(table.filter(pc.invert(bad)))
+
+
+def line_of(manifest: Manifest) -> DatasetLine:
+    return DatasetLine(
+        label=manifest.stage,
+        stage=manifest.stage,
+        reference=manifest.reference,
+        digest=manifest.digest,
+        code="",
+        made_by="<b>run</b>",
+        cached=manifest.stage == "ingest",
+        attempt=1,
+        seconds=0,
+    )
+
+
+@pytest.fixture
+def record(make_documents: object, workspace: Workspace) -> RunRecord:
+    documents: Manifest = make_documents({"web": [HOSTILE, "good", "fine"], "code": ["x = 1"]}, parts=1)  # type: ignore[operator]
+    dataset = workspace.dataset(
+        "select",
+        None,
+        inputs={"documents": documents},
+        module="tasks.documents",
+        schema=DOCUMENT_SCHEMA,
+        conservation="documents",
+    )
+    units = [dataset.unit([part], source=part.source) for part in documents.parts]
+    selected = dataset.publish(dataset.compute(units, drop_hostile))
+    record = RunRecord(run_id="20260101-000000-abcd", created="2026-01-01", recipe={"name": HOSTILE})
+    record.set_dataset(line_of(documents))
+    record.set_dataset(line_of(selected))
+    return record
+
+
+class Tags(HTMLParser):
+    """Collects the tags of a page, and the text outside of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_hostile_text_is_shown_and_never_run(record: RunRecord, workspace: Workspace) -> None:
+    key = write_report(workspace.storage, record)
+    page = workspace.storage.read_bytes(key).decode()
+    tags = Tags()
+    tags.feed(page)
+    assert key == "runs/20260101-000000-abcd/report.html"
+    assert not {"script", "img", "iframe", "b "} & set(tags.tags)
+    assert not [name for name in tags.attributes if name.startswith("on")]
+    assert HOSTILE in tags.text
+    assert "49" not in re.findall(r"alert\(1\)> ``` </pre> (\S+)", tags.text)
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_report_holds_the_figures_of_the_run(record: RunRecord, workspace: Workspace) -> None:
+    page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
+    tags = Tags()
+    tags.feed(page)
+    assert "short 1" in tags.text
+    assert "documents after each stage" in tags.text
+    assert "svg" in tags.tags
+
+
+def test_the_dashboard_pages_cannot_be_broken_by_text(record: RunRecord, workspace: Workspace) -> None:
+    pages = {key: text for key, _, text in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
+    assert set(pages) == {"funnel", "samples", "graph"}
+    assert "| select | web | 3 | 2 | 1 | 0 | 0 | short 1 |" in pages["funnel"]
+    fences = re.findall("^`{3,}", pages["samples"], re.MULTILINE)
+    assert len({len(mark) for mark in fences}) == 1
+    assert len(fences[0]) == 4
+    small = {key: text for key, _, text in dashboard_pages(workspace.storage, record, picture_bytes=100)}
+    assert "too large to show" in small["funnel"]
+
+
+def test_a_fence_is_longer_than_any_in_the_text() -> None:
+    assert fence("plain") == "```text\nplain\n```"
+    assert fence("a ````` b").startswith("``````text")
+
+
+def test_the_graph_joins_what_was_made_from_what(record: RunRecord, workspace: Workspace) -> None:
+    nodes = read_graph(workspace.storage, record)
+    assert [node.label for node in nodes] == ["ingest", "select"]
+    assert nodes[1].inputs == [nodes[0].reference]
+    mermaid = graph_mermaid(nodes)
+    assert mermaid.splitlines()[0] == "flowchart TD"
+    assert "n0 --> n1" in mermaid
+    assert "cached" in mermaid
+    assert graph_svg(nodes).count("<rect") == 2
+    assert "<b>run" not in graph_svg(nodes)
+    assert graph_svg([]).startswith("<svg")
