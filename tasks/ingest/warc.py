@@ -1,0 +1,196 @@
+"""WARC, WET and ARC to records. Positions: the byte of the compressed member (`+n` into it), or of a plain file.
+
+Written here because nothing at hand keeps good records behind bad ones: fastwarc 2.0 stops at the first bad header and
+reads a file with LF line ends as one record, warcio stops at a record of wrong length (both on public sample files).
+A record of wrong length ends where the next one begins (noted as an edit); a header that makes no sense costs itself.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from tasks.extract import PageExtractor
+from tasks.ingest.http import CHARSET, parse_headers, parse_response
+from tasks.ingest.pages import RawPage, page_record, text_record
+from tasks.ingest.records import EditReason, Outcome, Outcomes, Record, Rejected, Skipped
+from tasks.ingest.sources import SourceConfig
+from tasks.ingest.streams import ByteReader, codec_of, read_pieces
+
+RECORD_MAGIC = b"WARC/"
+HEAD_BYTES = 1 << 16  # addresses of 8 kB and more exist
+SCAN_BYTES = 1 << 20
+VERSION_LINE = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
+ARC_LINE = re.compile(rb"([a-z][a-z0-9+.-]*:\S*) (\S+) (\d{8,20}|-) (.*?) ?(\d+)\r?\n", re.IGNORECASE)
+HEAD_END = re.compile(rb"\n\r?\n")  # some writers end lines with LF alone
+NEXT_RECORD = re.compile(rb"\n(?=%s|%s)" % (VERSION_LINE.pattern, ARC_LINE.pattern), re.IGNORECASE)
+HTML_TYPES = ("text/html", "application/xhtml+xml")
+HTML_START = re.compile(
+    rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
+)
+RECORD_TYPES = frozenset(
+    ("warcinfo", "response", "resource", "request", "metadata", "revisit", "conversion", "continuation")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the header of a record says; `length` None where it says nothing usable."""
+
+    kind: str
+    length: int | None
+    url: str | None
+    date: str | None
+    content_type: str
+    fields: dict[str, str]
+
+
+def read_warc(file: BinaryIO, start: int, end: int | None, config: SourceConfig, extractor: PageExtractor) -> Outcomes:
+    """The records of a file, or of the compressed members in [start, end)."""
+    reader = ByteReader(read_pieces(file, start, end, RECORD_MAGIC))
+    file.seek(0)
+    is_plain = codec_of(file.read(8)) is None
+
+    def place(position: int) -> str:
+        member, within = (0, position) if is_plain else reader.place(position)
+        return str(member + within) if is_plain else f"{member}+{within}" if within else str(member)
+
+    while True:
+        reported = False
+        while _skip_blank(reader):
+            outcome = _read_record(reader, place, config, extractor)
+            reported = isinstance(outcome, Rejected) and reader.damage is not None and not reader.fill(1)
+            yield outcome
+        if reader.damage is None:
+            return
+        if not reported:
+            detail = {"error": reader.damage.error}
+            yield Rejected(f"{reader.damage.member}:damage", reader.damage.reason, detail)
+        reader.resume()
+
+
+def _skip_blank(reader: ByteReader) -> bool:
+    """Pass over line ends between records; False at the end."""
+    while reader.fill(1):
+        blank = len(head := reader.peek(64)) - len(head.lstrip(b"\r\n"))
+        if blank == 0:
+            return True
+        reader.skip(blank)
+    return False
+
+
+def _read_record(
+    reader: ByteReader, place: Callable[[int], str], config: SourceConfig, extractor: PageExtractor
+) -> Outcome:
+    start = reader.position
+    position, member = place(start), reader.place(start)[0]
+    head = read_head(reader)
+    if head is None or head.length is None:
+        detail = {"error": "no header" if head is None else "no length", "bytes": repr(reader.peek(60))}
+        _take_to_next(reader, 0)
+        return _broken(reader, position, detail)
+    if head.length > config.max_record_bytes:
+        reader.skip(head.length)
+        return Rejected(position, "too_large", {"url": head.url}, head.length, config.max_record_bytes)
+    block = reader.read(head.length)
+    is_cut = len(block) < head.length
+    if is_cut and (reader.damage or RECORD_MAGIC not in block):
+        reason = reader.damage.reason if reader.damage else "truncated"
+        return Rejected(position, reason, {"url": head.url, "content_length": head.length, "found": len(block)})
+    follows = reader.peek(HEAD_BYTES).lstrip(b"\r\n")
+    edits: dict[EditReason, int] = {}
+    if is_cut or (follows and not (VERSION_LINE.match(follows) or ARC_LINE.match(follows))):
+        reader.unread(block)
+        block = _take_to_next(reader, config.max_record_bytes).rstrip(b"\r\n")
+        edits["wrong_length"] = abs(len(block) - head.length)
+    elif not follows and reader.damage and reader.damage.member == member and reader.damage.reason == "corrupt_member":
+        _skip_blank(reader)
+        return _broken(reader, position, {"url": head.url})  # the checksum of its member does not fit
+    outcome = outcome_of(head, block, position, config, extractor)
+    if isinstance(outcome, Record):
+        outcome.edits |= edits
+    return outcome
+
+
+def _broken(reader: ByteReader, position: str, detail: dict[str, Any]) -> Rejected:
+    if reader.damage is not None and not reader.fill(1):
+        return Rejected(position, reader.damage.reason, detail | {"error": reader.damage.error})
+    return Rejected(position, "corrupt_record", detail)
+
+
+def _take_to_next(reader: ByteReader, limit_bytes: int) -> bytes:
+    """Take what lies before the next line that begins a record, or the end; the first `limit_bytes` are returned."""
+    taken = bytearray()
+    while reader.fill(1):
+        found = reader.search(NEXT_RECORD, SCAN_BYTES)
+        size = found + 1 if found >= 0 else max(1, reader.fill(SCAN_BYTES) - HEAD_BYTES)
+        data = reader.read(size)
+        taken += data[: limit_bytes - len(taken)]
+        if found >= 0:
+            break
+    return bytes(taken)
+
+
+def read_head(reader: ByteReader) -> Head | None:
+    """Take the header of the record that begins here; None (nothing taken) where there is none."""
+    if not VERSION_LINE.match(reader.peek(32)):
+        return _arc_head(reader)
+    end = reader.search(HEAD_END, HEAD_BYTES)
+    fields = parse_headers(reader.read(end + 1 if end >= 0 else HEAD_BYTES))
+    reader.skip(2 if reader.peek(2) == b"\r\n" else 1)
+    length = fields.get("content-length", "")
+    return Head(
+        kind=fields.get("warc-type", "").lower(),
+        length=int(length) if length.isascii() and length.isdigit() and len(length) < 16 else None,
+        url=fields.get("warc-target-uri", "").strip("<>") or None,
+        date=fields.get("warc-date") or None,
+        content_type=fields.get("content-type", "").lower(),
+        fields=fields,
+    )
+
+
+def _arc_head(reader: ByteReader) -> Head | None:
+    """The one-line header of ARC, the format before WARC: address, host address, date, type, length."""
+    found = ARC_LINE.match(reader.peek(HEAD_BYTES))
+    if not found:
+        return None
+    reader.skip(found.end())
+    url, date, kind = (found.group(index).decode("utf-8", "replace") for index in (1, 3, 4))
+    stamp = f"{date[:4]}-{date[4:6]}-{date[6:8]}T{date[8:10]}:{date[10:12]}:{date[12:]}Z"
+    record = "warcinfo" if url.startswith("filedesc:") else "response"
+    return Head(record, int(found.group(5)), url, stamp, kind.lower(), {})
+
+
+def outcome_of(head: Head, block: bytes, position: str, config: SourceConfig, extractor: PageExtractor) -> Outcome:
+    """What a sound record gives: a document, a refusal, or a kind that is not wanted."""
+    wanted = ("conversion",) if config.format == "wet" else ("response", "resource", "conversion")
+    if head.kind not in wanted:
+        return Skipped(head.kind if head.kind in RECORD_TYPES else "unknown_type")
+    body, content_type, label, meta = block, head.content_type.split(";")[0].strip(), None, _meta(head)
+    if found := CHARSET.search(head.content_type):
+        label = found.group(1)
+    if head.kind == "response":
+        response = parse_response(block, config.limits.max_bytes)
+        if response is None and (head.url or "").startswith(("http:", "https:")):
+            return Rejected(position, "bad_http", {"url": head.url, "bytes": repr(block[:60])})
+        if response is not None:
+            if response.status != 200:
+                return Skipped(f"http_{response.status // 100}xx")
+            body, content_type, label = response.body, response.content_type, response.charset_label
+            meta |= {"http_note": response.note} if response.note else {}
+    page = RawPage(position, body, label, head.url, head.date, meta)
+    if head.kind == "conversion" or content_type == "text/plain":
+        return text_record(page)
+    if content_type in HTML_TYPES or (not content_type and HTML_START.match(body)):
+        return page_record(page, config, extractor)
+    return Skipped("not_text")
+
+
+def _meta(head: Head) -> dict[str, Any]:
+    names = {
+        "id": "warc-record-id",
+        "languages": "warc-identified-content-language",
+        "warc_truncated": "warc-truncated",
+        "digest": "warc-payload-digest",
+    }
+    return {name: head.fields[key] for name, key in names.items() if head.fields.get(key)}
