@@ -7,6 +7,7 @@ on the training sample, most frequent first (ties by code point).
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -25,33 +26,33 @@ def build_report(tokenizer_json: bytes, train: dict[str, list[str]], held_out: d
     size = vocabulary_size(tokenizer_json)
     encoder = Encoder(tokenizer_json, choose_engine(tokenizer_json))
     tokens = {source: int(encoder.encode(texts)[1].sum()) for source, texts in held_out.items()}
-    texts = [text for source in held_out.values() for text in source]
-    num_bytes = sum(len(text.encode()) for text in texts)
-    sample = [text for source in train.values() for text in source]
-    characters = most_frequent(sample, size)
-    words = most_frequent((text.split() for text in sample), size)
+    num_bytes = {source: len("".join(texts).encode()) for source, texts in held_out.items()}
+    sample, texts = list(chain(*train.values())), list(chain(*held_out.values()))
+    characters, words = most_frequent(sample, size), most_frequent(map(str.split, sample), size)
+    total = sum(num_bytes.values())
     return {
         "bytes_per_token": {
-            source: round(sum(len(text.encode()) for text in held_out[source]) / tokens[source], 4)
-            if tokens[source]
-            else None
-            for source in held_out
+            source: round(num_bytes[source] / count, 4) if count else None for source, count in tokens.items()
         },
-        "held_out_bytes": num_bytes,
+        "held_out_bytes": total,
         "comparison": {
-            "characters": compare(texts, characters, num_bytes),
-            "words": compare([text.split() for text in texts], words, num_bytes),
-            "bpe": _row(sum(tokens.values()), 0, size, num_bytes),
+            "characters": compare(texts, characters, total),
+            "words": compare(map(str.split, texts), words, total),
+            "bpe": _row(sum(tokens.values()), 0, size, total),
         },
-        "misspelt": [
-            {
-                "word": word,
-                "characters": [letter if letter in characters else UNKNOWN for letter in word],
-                "words": [word if word in words else UNKNOWN],
-                "bpe": pieces(encoder.reference, word),
-            }
-            for word in MISSPELT
-        ],
+        "misspelt": [misspelt_row(word, characters, words, encoder.reference) for word in MISSPELT],
+    }
+
+
+def misspelt_row(
+    word: str, characters: frozenset[str], words: frozenset[str], tokenizer: Tokenizer
+) -> dict[str, str | list[str]]:
+    """What each scheme makes of one word."""
+    return {
+        "word": word,
+        "characters": [letter if letter in characters else UNKNOWN for letter in word],
+        "words": [word if word in words else UNKNOWN],
+        "bpe": pieces(tokenizer, word),
     }
 
 
