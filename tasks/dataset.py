@@ -24,6 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 from pydantic import BaseModel
 
@@ -275,6 +276,7 @@ class Dataset:
         return totals
 
     def _publish(self, parts: list[Part], **facts: Any) -> Manifest:
+        facts["extra"] = _as_stored(facts["extra"])
         manifest = Manifest(
             stage=self.stage,
             fingerprint=self.fingerprint,
@@ -333,6 +335,12 @@ class PartTask:
 
     def __call__(self, unit: Unit) -> Receipt:
         return run_unit(self.function, unit)
+
+
+def _as_stored(extra: dict[str, Any]) -> dict[str, Any]:
+    """The facts as a reader will load them: keys sorted, so that no order of insertion can reach a later stage."""
+    stored: dict[str, Any] = orjson.loads(orjson.dumps(extra, option=orjson.OPT_SORT_KEYS))
+    return stored
 
 
 def _unit_name(unit: Unit) -> str:
