@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.kernels.buffers import text_buffers
 from tasks.kernels.places import ACCOUNT, AT, COLONS, NUMBER, find_places
-from tasks.kernels.xxhash64 import buffers_of
 
 Kind = Literal["email", "ipv4", "ipv6", "phone", "iban", "card", "api_key", "private_key"]
 
@@ -137,7 +137,7 @@ class Match(NamedTuple):
 
 def find_in_column(texts: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, bytes, list[Match]]]:
     """(row, its UTF-8 bytes, matches in order, none overlapping) for each row of a string column that has any."""
-    data, bounds = buffers_of(texts)
+    data, bounds = text_buffers(texts)
     places = find_places(data, bounds)
     keyed = np.flatnonzero(pc.match_substring_regex(texts, KEY_SCREEN).to_numpy(zero_copy_only=False))
     rows: dict[int, list[tuple[int, int, int]]] = {int(row): [(KEY, 0, 0)] for row in keyed}
