@@ -168,7 +168,8 @@ def run_extractor(page: str, extractor: ExtractorName) -> str | Refused:
 
             # deduplicate keeps state between pages, so a text would depend on what came before it
             return trafilatura.extract(page, fast=True, include_comments=False, deduplicate=False) or ""
-        return str(extract_plain_text(HTMLTree.parse(page), main_content=True, alt_texts=False))
+        text = str(extract_plain_text(HTMLTree.parse(page), main_content=True, alt_texts=False))
+        return text.replace("\xa0", " ")  # no-break spaces are layout, and would glue words together
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, MemoryError) as error:
         return Refused("extractor_failed", f"{type(error).__name__}: {error}"[:300])
 
