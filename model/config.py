@@ -37,9 +37,9 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
     num_kv_heads: int = Field(ge=1, description="key and value heads; num_heads unless given; 1 = multi-query")
     mlp_width: int = Field(ge=1, description="inner size of the SwiGLU; 8/3 of width, rounded up to 64, unless given")
     vocab_size: int = Field(ge=256, description="rows of the embedding; at least the size of the tokenizer")
-    norm_eps: float = Field(1e-5, gt=0, le=1e-2, description="added to the mean square in RMSNorm (Llama's value)")
-    rope_base: float = Field(10_000.0, gt=1, description="base of the rotary frequencies; a phase may raise it")
-    tie_embeddings: bool = Field(True, description="one matrix for input and output: it is most of a small model")
+    norm_eps: float = Field(default=1e-5, gt=0, le=1e-2, description="added to the mean square in RMSNorm (Llama's value)")
+    rope_base: float = Field(default=10_000.0, gt=1, description="base of the rotary frequencies; a phase may raise it")
+    tie_embeddings: bool = Field(default=True, description="one matrix for input and output: it is most of a small model")
 
     @model_validator(mode="before")
     @classmethod
@@ -217,6 +217,7 @@ class PhaseRun(BaseModel, frozen=True, extra="forbid"):
     stability: StabilityConfig = StabilityConfig()
     precision: Literal["bf16", "fp32"] = "bf16"
     seed: int = Field(default=1, ge=0, lt=2**63)
+    max_epochs: float = Field(default=4.0, gt=0, exclude=True)  # a guard: no part of any key
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
@@ -266,6 +267,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
             stability=self.stability,
             precision=self.precision,
             seed=self.seed,
+            max_epochs=self.max_epochs,
         )
 
     def ancestors_of(self, phase_name: str) -> list[str]:

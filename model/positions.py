@@ -44,10 +44,9 @@ class _Rotation(torch.autograd.Function):
 
 
 def _turn(x_BTNH: Tensor, cos_BTH: Tensor, sin_BTH: Tensor, direction: int) -> Tensor:
-    first, second = x_BTNH.float().chunk(2, dim=-1)
+    halves = x_BTNH.float().unflatten(-1, (2, -1))
     cos, sin = cos_BTH[:, :, None], sin_BTH[:, :, None]
-    turned = torch.empty(x_BTNH.shape, dtype=torch.float32, device=x_BTNH.device)
-    left, right = turned.chunk(2, dim=-1)
-    torch.mul(first, cos, out=left).addcmul_(second, sin, value=-direction)
-    torch.mul(second, cos, out=right).addcmul_(first, sin, value=direction)
-    return turned.to(x_BTNH.dtype)
+    turned = halves * cos[..., None, :]
+    turned[..., 0, :].addcmul_(halves[..., 1, :], sin, value=-direction)
+    turned[..., 1, :].addcmul_(halves[..., 0, :], sin, value=direction)
+    return turned.flatten(-2).to(x_BTNH.dtype)

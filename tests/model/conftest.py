@@ -11,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from model.order import GROUP_ROWS, Pack, PackPart
 from tasks.storage import Storage
+
+torch.set_num_threads(1)  # tiny products: a second thread waits more than it works, tenfold on a busy machine
 
 MakePack = Callable[..., Pack]
 
@@ -38,7 +41,7 @@ def make_pack(store: Storage) -> MakePack:
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True)
             parts.append(PackPart(f"pack/parts/{source}-{index}.parquet", count))
-        return Pack(source, f"digest-{source}-{rows}-{length}", tuple(parts), tokens)
+        return Pack(source, f"digest-{source}-{rows}-{length}", tuple(parts), tokens, length)
 
     return make
 

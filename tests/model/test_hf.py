@@ -1,0 +1,136 @@
+"""Our model against transformers' Llama: the same logits, the same tensors back, a folder that loads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+
+from model.config import ModelConfig
+from model.hf import SpecialIds, build_llama, from_llama, read_llama_config, save_llama, to_llama, trim_vocabulary
+from model.initialization import initialize
+from model.transformer import Transformer
+
+SPECIAL = SpecialIds(("<|bos|>", 0), ("<|eos|>", 1), ("<|pad|>", 2))
+
+
+def built(**fields: Any) -> Transformer:
+    """Weights five times the usual, so that attention and positions weigh in the logits."""
+    config = ModelConfig.of_size("tiny", num_layers=3, **fields)
+    model = Transformer(config)
+    initialize(model, config, 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5 if parameter.ndim > 1 else 1)
+            parameter.add_(torch.linspace(0, 0.5, len(parameter)) if parameter.ndim == 1 else 0)  # norms unlike 1
+    return model
+
+
+@pytest.fixture(scope="module")
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 512, (2, 1024), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4], ids=["multi-query", "grouped", "multi-head"])
+def test_logits_equal_transformers_at_every_position(tokens: torch.Tensor, tie: bool, kv_heads: int) -> None:
+    model = built(tie_embeddings=tie, num_kv_heads=kv_heads)
+    llama = build_llama(model.config, model.state_dict(), 1024, model.rope_base)
+    other_base = build_llama(model.config, model.state_dict(), 1024, 9_000.0)
+    with torch.no_grad():
+        for length in (64, 1024):
+            wanted = llama(tokens[:, :length]).logits
+            scale = float(wanted.abs().max())
+            assert float((model(tokens[:, :length]) - wanted).abs().max()) <= 1e-5 * scale
+            assert float((other_base(tokens[:, :length]).logits - wanted).abs().max()) > 1e-3 * scale
+
+
+def test_first_weights_agree_to_1e_5(tokens: torch.Tensor) -> None:
+    config = ModelConfig.of_size("tiny")
+    model = Transformer(config)
+    initialize(model, config, 1)
+    llama = build_llama(config, model.state_dict(), 1024, config.rope_base)
+    with torch.no_grad():
+        assert float((model(tokens) - llama(tokens).logits).abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_import_after_export_returns_the_same_tensors(tie: bool) -> None:
+    model = built(tie_embeddings=tie)
+    theirs = to_llama(model.config, model.state_dict())
+    assert theirs["model.layers.2.self_attn.k_proj.weight"].shape == (32, 64)
+    assert ("lm_head.weight" in theirs) is not tie
+    ours = from_llama(model.config, theirs)
+    assert ours.keys() == model.state_dict().keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_missing_tensor_is_named() -> None:
+    model = built()
+    theirs = to_llama(model.config, model.state_dict())
+    del theirs["model.layers.1.mlp.up_proj.weight"]
+    with pytest.raises(KeyError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        from_llama(model.config, theirs)
+
+
+def byte_tokenizer(path: Path) -> Path:
+    vocabulary = {text: index for index, (text, _) in enumerate((SPECIAL.bos, SPECIAL.eos, SPECIAL.pad))}
+    vocabulary |= {letter: index + 3 for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.add_special_tokens([text for text, _ in (SPECIAL.bos, SPECIAL.eos, SPECIAL.pad)])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(single=["<|bos|>", "$A"], special_tokens=[SPECIAL.bos])
+    tokenizer.save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_folder_loads_and_speaks(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = built(vocab_size=300)
+    config, weights = trim_vocabulary(model.config, {n: t.to(dtype) for n, t in model.state_dict().items()}, 259)
+    llama = build_llama(config, weights, 256, model.rope_base)
+    folder = tmp_path / "model"
+    save_llama(llama, folder, byte_tokenizer(tmp_path / "tokenizer.json"), SPECIAL)
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert loaded.dtype == dtype
+    assert loaded.config.vocab_size == len(tokenizer) == 259
+    assert loaded.config.max_position_embeddings == tokenizer.model_max_length == 256
+    inputs = tokenizer("Déjà vu , isn 't it", return_tensors="pt")
+    assert inputs["input_ids"][0, 0] == 0
+    assert tokenizer.decode(inputs["input_ids"][0], skip_special_tokens=True) == "Déjà vu , isn 't it"
+    with torch.no_grad():
+        wanted = model(inputs["input_ids"])[..., :259]
+        difference = float((loaded(inputs["input_ids"]).logits.float() - wanted).abs().max())
+    assert difference <= (1e-4 if dtype == torch.float32 else 0.5) * float(wanted.abs().max())
+    out = loaded.generate(**inputs, max_new_tokens=5)
+    assert out.shape[1] <= inputs["input_ids"].shape[1] + 5
+    assert {loaded.generation_config.eos_token_id, loaded.generation_config.bos_token_id} == {0, 1}
+
+
+def test_config_comes_back(tmp_path: Path) -> None:
+    model = built(rope_base=500_000.0, norm_eps=1e-6)
+    build_llama(model.config, model.state_dict(), 256, 500_000.0).config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["rope_parameters"]["rope_theta"] == 500_000.0
+    assert read_llama_config(LlamaConfig.from_pretrained(tmp_path)) == model.config
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("attention_bias", True),
+        ("hidden_act", "gelu"),
+        ("head_dim", 32),
+        ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
+    ],
+)
+def test_shapes_that_we_do_not_have_are_refused(field: str, value: Any) -> None:
+    model = built()
+    fields = build_llama(model.config, model.state_dict(), 64, 1e4).config.to_dict() | {field: value}
+    with pytest.raises(ValueError, match=r"config\.json: .* can be imported"):
+        read_llama_config(LlamaConfig(**fields))
