@@ -18,6 +18,7 @@ from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.exceptions import PrefectException
 
 from tasks.journal import LISTENERS, Event, Run
+from tasks.report import dashboard_pages
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def show_markdown(key: str, text: str, description: str = "") -> None:
 
 def show_results(run: Run) -> None:
     """The pages of a finished or failed run: funnel, what was dropped and why, loss curve, graph."""
-    from tasks.report import dashboard_pages  # late: draws with matplotlib, which a cached run need not load
+    from tasks.report import dashboard_pages
 
     for key, description, markdown in dashboard_pages(run.storage, run.journal.record, picture_bytes=PICTURE_BYTES):
         show_markdown(key, markdown, description)

@@ -9,7 +9,9 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import TerminationSignal
 
-from tasks.errors import Cancelled, ConfigError
+from flows.calls import call
+from flows.stages import report
+from tasks.errors import Cancelled, ConfigError, PipelineError
 from tasks.journal import Journal, Run
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, load_record, new_run_id, next_generation, now, record_key, stages_between
@@ -49,21 +51,36 @@ def attempt(
         root=root, run_id=run_id, recipe=recipe, from_stage=from_stage, until_stage=until_stage,
         generations=record.generations, workers=workers_here(),
     )  # fmt: skip
-    with _journal_closed(journal):
-        yield run.keep(journal)
+    with _closed(run.keep(journal)):
+        yield run
+
+
+def dry_run(root: str, values: dict[str, Any], from_stage: str | None, until_stage: str | None, force: bool) -> Run:
+    """A run that only looks. Raises ConfigError when recipe or stages are wrong."""
+    stages = stages_between(from_stage, until_stage)
+    generations = dict.fromkeys(stages, next_generation(Storage(root))) if force else {}
+    return Run(
+        root=root, run_id="plan", recipe=Recipe.parse(values), from_stage=from_stage, until_stage=until_stage,
+        generations=generations, is_dry=True,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
-def _journal_closed(journal: Journal) -> Iterator[None]:
+def _closed(run: Run) -> Iterator[None]:
+    """Whatever happens, the record says how the attempt ended; then the report, of a failed run where it can be made."""
+    journal = run.journal
     try:
         yield
+        journal.end("completed")
+        call(report, run)
     except (Cancelled, TerminationSignal, KeyboardInterrupt) as error:
         journal.end("cancelled", str(error) or type(error).__name__)
         raise
     except BaseException as error:
         journal.end("failed", f"{type(error).__name__}: {error}")
+        with contextlib.suppress(PipelineError, OSError):
+            call(report, run)
         raise
-    journal.end("completed")
 
 
 def _identify() -> tuple[str | None, str]:

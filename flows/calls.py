@@ -10,6 +10,7 @@ from prefect.states import State
 
 from tasks.errors import Cancelled
 from tasks.journal import Run
+from tasks.runs import RUN_STAGES
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -44,4 +45,4 @@ def cancellable(body: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
 
 def _is_wanted(step: Task[..., Any] | Flow[..., Any], run: Run) -> bool:
-    return isinstance(step, Flow) or run.wants(step.name)
+    return step.name not in RUN_STAGES or isinstance(step, Flow) or run.wants(step.name)

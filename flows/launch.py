@@ -18,8 +18,10 @@ import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectAlreadyExists, PrefectException
 from prefect.flow_engine import run_flow
+from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed, Pending
 from prefect.utilities.callables import parameter_schema
@@ -33,6 +35,7 @@ POOL = "basemill"
 DEPLOYMENT = "basemill"
 ENTRYPOINT = "flows.pipeline.basemill"
 POLL_SECONDS = 1.0
+DRAIN_SECONDS = 10.0
 
 
 @contextlib.contextmanager
@@ -82,6 +85,8 @@ def execute(client: SyncPrefectClient, flow_run: FlowRun) -> State[Any]:
     finally:
         done.set()
         watch.join(2 * POLL_SECONDS)
+        APILogWorker.drain_all(timeout=DRAIN_SECONDS)  # the server may go with us: first what it has not heard yet
+        EventsWorker.drain_all(timeout=DRAIN_SECONDS)
 
 
 def bury(client: SyncPrefectClient, record: RunRecord) -> None:

@@ -17,8 +17,7 @@ from prefect import flow
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows import stages
-from flows.artifacts import show_results
-from flows.attempt import attempt
+from flows.attempt import attempt, dry_run
 from flows.calls import call, cancellable
 from flows.curate import curate
 from flows.evaluate import evaluate
@@ -46,14 +45,11 @@ def basemill(
         until_stage: the last stage to run
         force: compute the stages again, as a new generation
     """
-    with attempt(root, recipe, from_stage, until_stage, force) as run:
-        try:
-            # The heartbeat of the whole run is enough, and each subflow would wait up to a second for its own to end.
-            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-                graph(run)
-        finally:
-            show_results(run)
-        return run.run_id
+    # The heartbeat of the whole run is enough, and each subflow would wait up to a second for its own to end.
+    no_heartbeat = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+    with attempt(root, recipe, from_stage, until_stage, force) as run, no_heartbeat:
+        graph(run)
+    return run.run_id
 
 
 def graph(run: Run) -> None:
@@ -67,7 +63,10 @@ def graph(run: Run) -> None:
     call(evaluate, run, trained, packs, tokenizer)
 
 
-def plan(run: Run) -> list[PlanLine]:
-    """What a run would do, dataset by dataset; computes nothing and starts nothing."""
+def plan(
+    root: str, recipe: dict[str, Any], from_stage: str | None, until_stage: str | None, force: bool
+) -> list[PlanLine]:
+    """What a run of these parameters would do, dataset by dataset; computes nothing and starts nothing."""
+    run = dry_run(root, recipe, from_stage, until_stage, force)
     graph(run)
     return run.plan

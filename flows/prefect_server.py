@@ -19,7 +19,8 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,6 +40,7 @@ QUIET = {  # nothing is reported to anybody; wins only where the user has said n
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # fail rather than start a private server on the same database
     "PREFECT_LOGGING_EXTRA_LOGGERS": "tasks,flows,model",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the command prints lines of its own
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
@@ -50,23 +52,29 @@ def quiet_environment() -> None:
 
 
 @contextlib.contextmanager
-def use_server() -> Iterator[str]:
-    """The API URL of a live server, held open for as long as the context lasts.
+def use_server() -> Iterator[Callable[[], str]]:
+    """A live server for as long as the context lasts; what it yields waits for it and gives its API URL.
 
-    Raises ConfigError when the configured server does not answer, PipelineError when ours does not start.
+    It starts in the background, while the caller imports and plans. Waiting raises ConfigError when the configured
+    server does not answer, PipelineError when ours does not start.
     """
+    with contextlib.ExitStack() as held, ThreadPoolExecutor(1, "prefect-server") as pool:
+        joining = pool.submit(_join, held)
+        yield joining.result
+
+
+def _join(held: contextlib.ExitStack) -> str:
+    """The URL of a server that answers; `held` keeps it alive."""
     if url := configured_url():
         _check_answers(url)
-        yield url
-        return
+        return url
     folder = home() / "basemill"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "start.lock").open("a+b") as start, (folder / "users.lock").open("a+b") as users:
+    users = held.enter_context((folder / "users.lock").open("a+b"))
+    with (folder / "start.lock").open("a+b") as start:
         fcntl.flock(start, fcntl.LOCK_EX)
         _lock_within(users, fcntl.LOCK_SH, STARTUP_SECONDS)
-        url = running_url() or _start(folder)
-        fcntl.flock(start, fcntl.LOCK_UN)
-        yield url
+        return running_url() or _start(folder)
 
 
 def home() -> Path:
@@ -113,7 +121,9 @@ def _check_answers(url: str) -> None:
     try:
         httpx.get(f"{url}/health", timeout=10.0)
     except httpx.HTTPError as error:
-        raise ConfigError(f"PREFECT_API_URL {url} does not answer ({error}); start it, or unset the variable") from error
+        raise ConfigError(
+            f"PREFECT_API_URL {url} does not answer ({error}); start it, or unset the variable"
+        ) from error
 
 
 def _lock_within(file: IO[Any], kind: int, seconds: float) -> None:

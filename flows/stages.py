@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.states import Cancelled as CancelledState
 from prefect.states import Completed, State
 
-from flows.artifacts import show_progress
+from flows.artifacts import show_progress, show_results
 from model.config import PhaseConfig
 from tasks.dedup_exact import drop_exact_duplicates
 from tasks.dedup_near import drop_near_duplicates
@@ -33,6 +33,7 @@ from tasks.mixture import split_documents
 from tasks.outcome import Outcome, Reference, obtain
 from tasks.pack import PackRequest, pack_source
 from tasks.redact import redact_personal_data
+from tasks.report import write_report
 from tasks.select import select_documents
 from tasks.signals import measure_signals
 from tasks.splits import SPLITS, Split
@@ -116,6 +117,7 @@ def mix(run: Run, documents: Reference) -> Any:
     """Each document's split, and the size table of the sources; no copies."""
     return answer(run, "mix", split_documents, documents, config=run.recipe.mix)
 
+
 @task(name="vocabulary", **STAGE)
 def vocabulary(run: Run, documents: Reference, mix: Reference) -> Any:
     """The tokenizer, trained on a sample of the train split."""
@@ -176,6 +178,13 @@ def export(run: Run, trained: dict[str, Reference], vocabulary: Reference) -> An
     return answer(run, "export", export_model, trained[last], vocabulary, config=run.recipe.export)
 
 
+@task(name="report", **STAGE)
+def report(run: Run) -> str:
+    """report.html of the run, and the same pages in the dashboard."""
+    show_results(run)
+    return write_report(run.storage, run.journal.record)
+
+
 def pack_requests(phase: PhaseConfig, split: Split) -> list[PackRequest]:
     """The packs that a phase reads, one per source with a weight."""
     return [
@@ -183,7 +192,7 @@ def pack_requests(phase: PhaseConfig, split: Split) -> list[PackRequest]:
             source=source, split=split, sequence_length=phase.sequence_length,
             min_document_tokens=phase.min_document_tokens,
         )
-        for source, weight in phase.weights.items()
+        for source, weight in sorted(phase.weights.items())
         if weight > 0
     ]  # fmt: skip
 

@@ -60,9 +60,7 @@ def _judge(run: Run, stage: str, label: str, make: Callable[[], Manifest]) -> Ou
     except NotComputed as missing:
         run.plan.append(PlanLine(label=label, stage=stage, verdict="run", detail=missing.cause))
         return Outcome(None)
-    line = PlanLine(
-        label=label, stage=stage, verdict="cached", detail=f"run {found.run_id}", reference=found.reference
-    )
+    line = PlanLine(label=label, stage=stage, verdict="cached", detail=f"run {found.run_id}", reference=found.reference)
     run.plan.append(line)
     return Outcome(found.reference, True, line.detail)
 

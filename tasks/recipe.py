@@ -109,7 +109,7 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
     def parse(cls, values: object) -> "Recipe":
         """A recipe from plain values. Raises ConfigError with one line per fault."""
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(_in_key_order(values))
         except ValidationError as error:
             raise ConfigError("\n".join(_explain(details) for details in error.errors())) from error
 
@@ -168,6 +168,13 @@ class _OneOfEachKey(yaml.SafeLoader):
             if key in keys[:index]:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
+
+
+def _in_key_order(values: Any) -> Any:
+    """Mappings sorted by key: neither YAML nor Prefect's database keeps an order, so none may reach a result."""
+    if isinstance(values, dict):
+        return {key: _in_key_order(values[key]) for key in sorted(values, key=lambda key: (type(key).__name__, key))}
+    return [_in_key_order(value) for value in values] if isinstance(values, list) else values
 
 
 def _resolve_paths(values: Any, folder: Path) -> Any:

@@ -1,0 +1,167 @@
+"""The `basemill` command: run, plan, rerun, doctor here; what looks at runs in cli_look.py. Thin: no logic of its own.
+
+Exit status: 0 done, 1 failed or cancelled, 2 wrong use or wrong recipe. Environment: BASEMILL_ROOT (storage root),
+BASEMILL_WORKERS (0: without Ray), RAY_ADDRESS, PREFECT_API_URL, the AWS_* names with AWS_ENDPOINT_URL.
+"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from flows import cli_look
+from flows.cli_look import say_summary, summary
+from flows.cli_options import AsJson, Root, RunName
+from flows.display import err, say_json, say_progress, say_table, show_run
+from flows.prefect_server import dashboard_url, quiet_environment, use_server
+from tasks.doctor import examine
+from tasks.errors import ConfigError, PipelineError
+from tasks.journal import PlanLine
+from tasks.recipe import Recipe
+from tasks.runs import RunRecord, find_record, load_record, new_run_id, stages_between
+from tasks.storage import Storage
+
+app = typer.Typer(
+    help="From raw text to a trained base language model: one recipe, one graph of stages, every stage cached.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+cli_look.add_to(app)
+
+RecipePath = Annotated[str, typer.Argument(metavar="[RECIPE]", help="A recipe file, or the name of one that ships.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change one value of the recipe; may be given again."),
+]
+FromStage = Annotated[
+    str | None, typer.Option("--from", metavar="STAGE", help="Stages before this one are only looked up.")
+]
+UntilStage = Annotated[str | None, typer.Option("--until", metavar="STAGE", help="The last stage to run.")]
+Force = Annotated[bool, typer.Option("--force", help="Compute the stages again, even where their results exist.")]
+
+
+@app.command()
+def run(
+    recipe: RecipePath = "demo",
+    root: Root = "./lake",
+    overrides: Overrides = None,
+    from_stage: FromStage = None,
+    until_stage: UntilStage = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done, like `plan`.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recipe: every stage whose result does not exist yet. Without a recipe, the demo."""
+    wanted = _parameters(root, Recipe.load(recipe, overrides or ()), from_stage, until_stage, force)
+    if dry_run:
+        _say_plan(_plan(wanted), as_json)
+        return
+    _execute(new_run_id(), wanted, as_json)
+
+
+@app.command()
+def plan(
+    recipe: RecipePath = "demo",
+    root: Root = "./lake",
+    overrides: Overrides = None,
+    from_stage: FromStage = None,
+    until_stage: UntilStage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run would do, dataset by dataset: cached, run (and why), or if changed. Computes nothing."""
+    _say_plan(_plan(_parameters(root, Recipe.load(recipe, overrides or ()), from_stage, until_stage)), as_json)
+
+
+@app.command()
+def rerun(
+    run_name: RunName,
+    root: Root = "./lake",
+    from_stage: FromStage = None,
+    until_stage: UntilStage = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a run again, as its next attempt: finished parts and stages are found, the rest is computed."""
+    record = find_record(Storage(root), run_name)
+    wanted = _parameters(root, Recipe.parse(record.recipe), from_stage, until_stage or record.until_stage, force)
+    _execute(record.run_id, wanted, as_json, record)
+
+
+@app.command()
+def doctor(root: Root = "./lake", as_json: AsJson = False) -> None:
+    """Check this machine and the storage root: versions, memory, disk, storage, Prefect, Ray."""
+    findings = examine(Storage(root))
+    if as_json:
+        say_json([finding.model_dump() for finding in findings])
+    else:
+        say_table(("check", "result", ""), [(f.check, "ok" if f.is_ok else "FAULT", f.detail) for f in findings])
+    if not all(finding.is_ok for finding in findings):
+        raise typer.Exit(1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point; errors that basemill raises on purpose are shown without a traceback."""
+    quiet_environment()
+    try:
+        app(arguments)
+    except PipelineError as error:
+        err.print(f"error: {error}", markup=False, style="red")
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _parameters(
+    root: str, recipe: Recipe, from_stage: str | None, until_stage: str | None, force: bool = False
+) -> dict[str, Any]:
+    """The flow's parameters. Raises ConfigError on an unknown stage or storage."""
+    stages_between(from_stage, until_stage)
+    return {
+        "root": Storage(root).url,
+        "recipe": recipe.model_dump(mode="json"),
+        "from_stage": from_stage,
+        "until_stage": until_stage,
+        "force": force,
+    }
+
+
+def _plan(wanted: dict[str, Any]) -> list[PlanLine]:
+    from flows.pipeline import plan as plan_run  # late: prefect takes two seconds, which `--help` need not wait for
+
+    return plan_run(**wanted)
+
+
+def _say_plan(lines: list[PlanLine], as_json: bool) -> None:
+    if as_json:
+        say_json([line.model_dump() for line in lines])
+        return
+    say_table(("dataset", "plan"), [(line.label, str(line)) for line in lines])
+
+
+def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunRecord | None = None) -> None:
+    """Execute the run here through Prefect, say how it ended; exits with 1 when it failed or was cancelled."""
+    with use_server() as server_url:
+        _plan(wanted)  # while the server starts: what is wrong with the inputs shows before anything runs
+        from flows import launch  # late, as above
+
+        with launch.connected(server_url()) as client:
+            if before is not None:
+                launch.bury(client, before)
+            flow_run = launch.create_run(client, run_id, wanted)
+            link = dashboard_url(server_url(), str(flow_run.id))
+            with show_run(is_quiet=as_json):
+                say_progress(f"dashboard: {link}")
+                is_done = launch.execute(client, flow_run).is_completed()
+    storage = Storage(wanted["root"])
+    record = load_record(storage, run_id)
+    if as_json:
+        say_json(summary(storage, record))
+    else:
+        say_summary(storage, record, link)
+    if not is_done:
+        err.print(f"run {run_id} {record.state}: {record.attempts[-1].message}", markup=False, style="red")
+        err.print(f"finished parts are kept; to go on: basemill rerun {run_id}", markup=False)
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

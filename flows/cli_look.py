@@ -1,0 +1,157 @@
+"""The commands that look at runs: runs, show, files, why, sample, trace, report, generate. They start nothing."""
+
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli_options import AsJson, Root, RunName
+from flows.display import say, say_funnel, say_json, say_table
+from tasks.funnel import funnel
+from tasks.manifest import Manifest, list_manifests, load_manifest
+from tasks.errors import ConfigError
+from tasks.runs import RUN_STAGES, RunRecord, find_record, list_records
+from tasks.samples import DEFAULT_COUNT, sample_stage
+from tasks.storage import Storage
+from tasks.why import tell_story
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    for command in (runs, show, files, why, sample):
+        app.command()(command)
+
+
+def runs(root: Root = "./lake", as_json: AsJson = False) -> None:
+    """List the runs of a storage root, the latest last."""
+    records = list(list_records(Storage(root)))
+    if as_json:
+        say_json([record.model_dump(mode="json", exclude={"recipe"}) | {"state": record.state} for record in records])
+        return
+    rows = [
+        (
+            record.run_id, record.recipe["name"], record.state, len(record.attempts), record.created,
+            sum(not line.cached for line in record.datasets), sum(line.cached for line in record.datasets),
+        )
+        for record in records
+    ]  # fmt: skip
+    say_table(("run", "recipe", "state", "attempts", "created", "computed", "cached"), rows)
+
+
+def show(run_name: RunName = "latest", root: Root = "./lake", as_json: AsJson = False) -> None:
+    """Show a run: its attempts, its datasets, and the funnel by source and reason."""
+    storage = Storage(root)
+    record = find_record(storage, run_name)
+    if as_json:
+        say_json(summary(storage, record))
+        return
+    say(f"run {record.run_id} of recipe {record.recipe['name']}: {record.state}")
+    for attempt in record.attempts:
+        say(
+            f"  attempt {attempt.number} on {attempt.host}, {attempt.started}: {attempt.state} {attempt.message}".rstrip()
+        )
+    say()
+    say_table(
+        ("dataset", "made by", "seconds", "reference"),
+        [(line.label, line.made_by, line.seconds, line.reference) for line in record.datasets],
+    )
+    say()
+    say_funnel(funnel(storage, record))
+
+
+def files(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="stage/fingerprint, or a fingerprint's beginning.")],
+    root: Root = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """List a dataset's files, one path a line, for DuckDB, pandas or `datasets` to read."""
+    storage = Storage(root)
+    manifest = find_dataset(storage, dataset)
+    paths = [
+        part.path if part.rows is not None else manifest.file_path(part.key)
+        for part in manifest.parts
+        if part.rows is None or part.rows
+    ]
+    scheme = "s3://" if storage.is_s3 else ""
+    full = [scheme + storage.path(path) for path in paths]
+    if as_json:
+        say_json({"dataset": manifest.reference, "files": full})
+        return
+    for path in full:
+        say(path)
+
+
+def why(
+    document: Annotated[str, typer.Argument(metavar="DOC_ID|URL", help="A document's id, or its URL.")],
+    run_name: Annotated[str, typer.Option("--run", help="The run to look in.")] = "latest",
+    root: Root = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """Tell what happened to a document, stage by stage."""
+    storage = Storage(root)
+    story = tell_story(storage, find_record(storage, run_name), document)
+    if as_json:
+        say_json(story.model_dump(mode="json"))
+        return
+    say(f"{story.doc_id}  {story.url or ''}\nraw record: {story.raw_ref}\n\n{story.excerpt}\n")
+    rows = [
+        (fact.stage, fact.verdict, fact.reason, _compared(fact.value, fact.threshold), fact.matched_id or "",
+         ", ".join(f"{name}={value}" for name, value in fact.detail.items()))
+        for fact in story.facts
+    ]  # fmt: skip
+    say_table(("stage", "verdict", "reason", "value", "in favour of", "details"), rows)
+
+
+def sample(
+    run_name: RunName,
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="A document stage, such as select.")],
+    reason: Annotated[str | None, typer.Option("--reason", help="Documents dropped or edited for this reason.")] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many.")] = DEFAULT_COUNT,
+    root: Root = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """Look at documents that a stage kept, or that it left out for a reason."""
+    storage = Storage(root)
+    samples = sample_stage(storage, find_record(storage, run_name), stage, reason, count)
+    if as_json:
+        say_json([document.model_dump(mode="json") for document in samples])
+        return
+    for document in samples:
+        facts = _compared(document.value, document.threshold)
+        against = f" in favour of {document.matched_id}" if document.matched_id else ""
+        say(f"--- {document.doc_id}: {document.action} {document.reason} {facts}{against}".rstrip())
+        say(document.text + "\n")
+
+
+def find_dataset(storage: Storage, name: str) -> Manifest:
+    """The dataset meant by `stage/fingerprint` or the beginning of a fingerprint. Raises ConfigError."""
+    stage, _, fingerprint = name.rpartition("/")
+    stages = [stage] if stage else RUN_STAGES
+    found = [
+        reference
+        for each in stages
+        for reference in list_manifests(storage, each)
+        if reference.rpartition("/")[2].startswith(fingerprint)
+    ]
+    if len(found) != 1:
+        raise ConfigError(f"dataset {name!r}: {len(found)} datasets match; references are shown by `basemill show RUN`")
+    return load_manifest(storage, found[0])
+
+
+def summary(storage: Storage, record: RunRecord) -> dict[str, Any]:
+    """What `show --json` and `run --json` print."""
+    return record.model_dump(mode="json") | {
+        "state": record.state,
+        "funnel": [row.model_dump() for row in funnel(storage, record)],
+    }
+
+
+def say_summary(storage: Storage, record: RunRecord, link: str) -> None:
+    """What `run` prints at its end."""
+    say()
+    say_funnel(funnel(storage, record))
+
+
+def _compared(value: float | None, threshold: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" + ("" if threshold is None else f" (limit {threshold:.4g})")

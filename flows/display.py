@@ -1,0 +1,173 @@
+"""What the command prints: progress bars on a terminal and plain lines elsewhere, tables, JSON."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tasks.funnel import FunnelRow
+from tasks.journal import LISTENERS, Event
+
+PLAIN_SECONDS = 15.0  # between two plain progress lines of one stage
+MEGABYTE = 1e6
+
+PIPE_WIDTH = 1000  # columns where no terminal limits them: a line is a line
+
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+err = Console(highlight=False, soft_wrap=True, width=None if sys.stderr.isatty() else PIPE_WIDTH, stderr=True)
+
+
+def say(text: str = "") -> None:
+    """A line for people; what comes from documents or recipes is shown as it is."""
+    out.print(text, markup=False)
+
+
+def say_progress(text: str) -> None:
+    """A line beside the results, on stderr."""
+    err.print(text, markup=False)
+
+
+def say_json(value: object) -> None:
+    """Figures for programs."""
+    data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    sys.stdout.write(data.decode() + "\n")
+
+
+def say_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+    """A table; numbers stand right, with thousands separators."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for index, name in enumerate(columns):
+        is_number = bool(rows) and isinstance(rows[0][index], (int, float))
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row))
+    out.print(table)
+
+
+def say_funnel(rows: Sequence[FunnelRow]) -> None:
+    """One table per source."""
+    for source in dict.fromkeys(row.source for row in rows):
+        say_table(
+            ("stage", "in", "out", "MB out", "tokens", "left out or edited, why"),
+            [
+                (
+                    row.stage,
+                    row.rows_in,
+                    row.rows_out,
+                    round(row.bytes_out / MEGABYTE, 2),
+                    row.tokens or "",
+                    row.top_reasons,
+                )
+                for row in rows
+                if row.source == source
+            ],
+            title=f"Source {source}",
+        )
+        say()
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def show_run(is_quiet: bool = False) -> Iterator[None]:
+    """While it lasts, the events of the run are shown on stderr: bars on a terminal, lines elsewhere."""
+    if is_quiet:
+        yield
+        return
+    shown: _Bars | _Lines = _Bars() if err.is_terminal else _Lines()
+    handler = RichHandler(logging.WARNING, console=err, show_time=False, show_path=False)
+    loggers = [logging.getLogger(name) for name in ("tasks", "flows", "model")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    LISTENERS.append(shown.listen)
+    try:
+        yield
+    finally:
+        LISTENERS.remove(shown.listen)
+        shown.close()
+        for logger in loggers:
+            logger.removeHandler(handler)
+
+
+class _Lines:
+    """One line per dataset, and one now and then while a stage works."""
+
+    def __init__(self) -> None:
+        self.said = time.monotonic()
+
+    def listen(self, event: Event) -> None:
+        kind = event["kind"]
+        if kind == "progress":
+            if time.monotonic() - self.said < PLAIN_SECONDS or not event["total"]:
+                return
+            self._say(f"{event['stage']}: {event['done']} of {event['total']} parts")
+        elif (line := line_of(event)) is not None:
+            self._say(line)
+
+    def close(self) -> None:
+        """Nothing to take down."""
+
+    def _say(self, line: str) -> None:
+        self.said = time.monotonic()
+        err.print(line, markup=False)
+
+
+class _Bars:
+    """One bar per dataset that is worked on; a finished one becomes a line above."""
+
+    def __init__(self) -> None:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        self.progress = Progress(*columns, console=err, transient=True)
+        self.progress.start()
+        self.bar: TaskID | None = None
+
+    def listen(self, event: Event) -> None:
+        kind = event["kind"]
+        if kind == "stage started":
+            self.bar = self.progress.add_task(event["label"], total=None)
+        elif kind == "progress" and self.bar is not None:
+            self.progress.update(self.bar, completed=event["done"], total=event["total"], description=event["stage"])
+        elif (line := line_of(event)) is not None:
+            if kind != "waiting" and self.bar is not None:
+                self.progress.remove_task(self.bar)
+                self.bar = None
+            err.print(line, markup=False)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self.progress.stop()
+
+
+def line_of(event: Event) -> str | None:
+    """One line for an event worth one."""
+    kind = event["kind"]
+    if kind == "run started":
+        return f"run {event['run_id']}, attempt {event['attempt']}"
+    if kind == "stage finished":
+        what = f"cached (run {event['made_by']})" if event["cached"] else f"done in {event['seconds']:,.1f} s"
+        return f"{event['label']:<24} {what}{_counts(event)}"
+    if kind in ("stage failed", "stage cancelled"):
+        return f"{event['label']:<24} {kind.removeprefix('stage ')}: {event['error']}"
+    return str(event["message"]) if kind == "waiting" else None
+
+
+def _counts(event: Event) -> str:
+    totals = event["totals"]
+    return f", {totals['rows_in']:,} -> {totals['rows_out']:,}" if totals.get("rows_in") else ""

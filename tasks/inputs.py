@@ -1,0 +1,28 @@
+"""The input files of a run, runs/<run-id>/inputs.json: listed once, used by all its attempts; a new run lists anew."""
+
+from tasks.dataset import Workspace
+from tasks.errors import ConfigError, NotComputed
+from tasks.ingest import InputFiles, ingest_sources, list_inputs
+from tasks.journal import Run
+from tasks.manifest import Manifest
+
+
+def read_sources(run: Run, *, into: Workspace) -> Manifest:
+    """The ingest dataset of the run's input files. Raises ConfigError when a source has none."""
+    return ingest_sources(input_files(run), into=into, config=run.recipe.ingest)
+
+
+def input_files(run: Run) -> InputFiles:
+    """As this run lists them, or has listed them in an earlier attempt. Raises ConfigError, NotComputed."""
+    storage, key = run.storage, f"runs/{run.run_id}/inputs.json"
+    if storage.exists(key):
+        return InputFiles.model_validate(storage.read_json(key))
+    try:
+        files = list_inputs(run.recipe.ingest, storage)
+    except ConfigError as error:
+        if run.is_dry and run.recipe.prepare:
+            raise NotComputed("ingest", f"{run.recipe.prepare} writes its input first") from error
+        raise
+    if not run.is_dry:
+        storage.write_json(key, files.model_dump(mode="json"))
+    return files
