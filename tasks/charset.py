@@ -23,6 +23,7 @@ META_BYTES = 4096  # the standard says 1024; real pages put it later
 META_CHARSET = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 DETECT_BYTES = 1 << 16
 ANY_BYTES = frozenset({"windows-1252", "iso-8859-1", "latin-1", "cp1252"})  # these accept nearly all bytes: no evidence
+NO_CHARSETS = frozenset({"unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "undefined"})
 REPLACEMENT = "\ufffd"
 
 
@@ -54,19 +55,25 @@ def known_charset(label: str) -> str | None:
     """The Python codec for a label, mapped as browsers do; None when there is none for text."""
     name = label.strip().strip("\"'").lower()
     mapped = map_encoding_to_html5(name, fallback_utf8=False) or name
-    mapped = "utf-8" if mapped in ("utf8", "x-user-defined") else mapped
     try:
-        b" ".decode(mapped)  # LookupError for codecs that do not make text (base64, rot13) too
+        codec = codecs.lookup(mapped)
+        b"\xff".decode(mapped, "replace")  # LookupError for codecs that do not make text (base64, rot13)
     except (LookupError, UnicodeError, ValueError):
         return None
-    return mapped
+    return None if codec.name in NO_CHARSETS else mapped
 
 
 def _utf8_first(charsets: list[str], data: bytes) -> list[str]:
-    """UTF-8 goes before labels that any bytes satisfy, and stands alone without a label (but for escape codes)."""
-    if not charsets:
-        return [] if b"\x1b" in data else ["utf-8"]
-    return ["utf-8", *charsets] if charsets[0] in ANY_BYTES else charsets
+    """UTF-8 goes before labels that any bytes satisfy, and stands alone without a label."""
+    if charsets:
+        return ["utf-8", *charsets] if charsets[0] in ANY_BYTES else charsets
+    # escape codes: all bytes are ASCII, so UTF-8 would accept them
+    is_iso2022 = b"\x1b" in data and _detected(data).startswith("iso2022")
+    return [_detected(data), "utf-8"] if is_iso2022 else ["utf-8"]
+
+
+def _detected(data: bytes) -> str:
+    return known_charset(detect_encoding(data, max_len=DETECT_BYTES) or "") or "utf-8"
 
 
 def _strict(data: bytes, charset: str) -> str | None:
@@ -82,10 +89,10 @@ def _guess(data: bytes, charsets: list[str]) -> Decoded:
     sound = sum(1 for char in utf8.text if char > "\x7f") - utf8.replaced
     if utf8.replaced == 0 or sound > utf8.replaced:
         return utf8
-    detected = known_charset(detect_encoding(data, max_len=DETECT_BYTES) or "")
-    if detected and (text := _strict(data, detected)) is not None:
+    detected = _detected(data)
+    if (text := _strict(data, detected)) is not None:
         return Decoded(text, detected)
-    return _decode_as(data, charsets[0] if charsets else detected or "utf-8")
+    return _decode_as(data, charsets[0] if charsets else detected)
 
 
 def _decode_as(data: bytes, charset: str) -> Decoded:
