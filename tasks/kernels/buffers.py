@@ -1,6 +1,6 @@
 """Text columns as the kernels see them: UTF-8 bytes and int64 offsets, without a copy in either direction."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 Item = TypeVar("Item", bound=np.generic)
 Bytes = NDArray[np.uint8]
+Int = int | np.signedinteger[Any]  # what numba takes and gives for an int64
 Offsets = NDArray[np.int64]
 
 

@@ -1,0 +1,266 @@
+"""Line rules: which lines and citation marks to cut (`find_cuts`), and a text without them (`apply_cuts`).
+
+A line is what stands between newlines. A blank line is never judged; a cut line takes its newline along, and the blank
+lines after it where a blank line (or the beginning) stands before it, so that no double gap is left. Spans are byte
+offsets within the document, sorted, disjoint, always on character boundaries.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tasks.kernels.buffers import Bytes, Int, Offsets
+from tasks.kernels.characters import ALPHABETIC, SPACE, TERMINAL, UNSPACED, character_table
+
+CUTS = ("long_word_lines", "unended_lines", "short_lines", "phrase_lines", "citations")  # as they are judged
+LONG_WORD, UNENDED_LINE, FEW_WORDS, PHRASE, CITATION, KEPT, BLANK = range(7)
+UNSPACED_SHARE = 5  # a line where more than a fifth of the letters are of an unspaced script has no words to count
+NEWLINE, BRACKET = 10, ord("[")
+MARKS = (b"[edit]", b"[citation needed]")
+QUOTES = tuple(ord(quote) for quote in "\"'”’»」』")  # end marks of a line beside Sentence_Terminal
+Spans = NDArray[np.int64]
+Rules = tuple[Bytes, Bytes, Offsets, Bytes, NDArray[np.int64]]  # see line_rules
+
+
+@njit(cache=True, nogil=True)
+def find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Spans, NDArray[np.int64]]:
+    """What to cut from each document: n + 1 offsets into the spans, the spans, and the counts of CUTS."""
+    num_docs = len(offsets) - 1
+    span_offsets = np.zeros(num_docs + 1, np.int64)
+    spans = np.empty((1024, 2), np.int64)
+    counts = np.zeros((num_docs, CITATION + 1), np.int64)
+    used = 0
+    for doc in range(num_docs):
+        start, end, first = offsets[doc], offsets[doc + 1], used
+        is_cut, is_after_blank = False, True
+        while start < end:
+            stop = _line_end(data, start, end)
+            following = min(stop + 1, end)
+            before = used
+            spans, used, verdict = _judge_line(data, start, stop, rules, spans, used)
+            if verdict == KEPT:
+                counts[doc, CITATION] += used - before
+                is_cut = is_after_blank = False
+            elif verdict != BLANK:
+                counts[doc, verdict] += 1
+                used = _cut(spans, before, first, start, following)
+                is_cut = True
+            elif is_cut and is_after_blank:
+                used = _cut(spans, used, first, start, following)
+            else:
+                is_cut, is_after_blank = False, True
+            start = following
+        spans[first:used] -= offsets[doc]
+        span_offsets[doc + 1] = used
+    return span_offsets, spans[:used].copy(), counts
+
+
+@njit(cache=True, nogil=True)
+def _cut(spans: Spans, used: int, first: int, start: int, end: int) -> int:
+    """Add a span, joined to the one before where they touch; there is always room for one."""
+    if used > first and spans[used - 1, 1] == start:
+        spans[used - 1, 1] = end
+        return used
+    spans[used, 0], spans[used, 1] = start, end
+    return used + 1
+
+
+@njit(cache=True, nogil=True)
+def _line_end(data: Bytes, start: int, end: int) -> int:
+    while start < end and data[start] != NEWLINE:
+        start += 1
+    return start
+
+
+@njit(cache=True, nogil=True)
+def _judge_line(data: Bytes, start: int, end: int, rules: Rules, spans: Spans, used: int) -> tuple[Spans, int, int]:
+    """The rule that a line breaks, KEPT or BLANK; the line's citation marks are added to the spans."""
+    characters, _, _, _, settings = rules
+    words, longest, tail, has_words = _line_words(data, start, end, characters)
+    if words == 0:
+        return spans, used, BLANK
+    first = used
+    spans, used, has_phrase = _search(data, start, end, rules, spans, used)
+    if has_words and 0 < settings[LONG_WORD] < longest:
+        return spans, used, LONG_WORD
+    last = used - 1
+    while last >= first and spans[last, 1] == tail:
+        tail = spans[last, 0]
+        last -= 1
+    if has_words and settings[UNENDED_LINE] > 0 and not _is_ended(data, start, tail, characters):
+        return spans, used, UNENDED_LINE
+    if has_words and words < settings[FEW_WORDS]:
+        return spans, used, FEW_WORDS
+    return spans, used, PHRASE if has_phrase else KEPT
+
+
+@njit(cache=True, nogil=True)
+def _room(spans: Spans, used: int) -> Spans:
+    """Room for two more spans: a citation and the cut of its line."""
+    if used + 2 < len(spans):
+        return spans
+    larger = np.empty((2 * len(spans), 2), np.int64)
+    larger[:used] = spans[:used]
+    return larger
+
+
+@njit(cache=True, nogil=True)
+def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
+    """Code point and width of the character at i."""
+    byte = np.int64(data[i])
+    if byte < 0x80:
+        return byte, 1
+    if byte < 0xE0:
+        return (byte & 0x1F) << 6 | (data[i + 1] & 0x3F), 2
+    if byte < 0xF0:
+        return (byte & 0x0F) << 12 | np.int64(data[i + 1] & 0x3F) << 6 | (data[i + 2] & 0x3F), 3
+    high = (byte & 0x07) << 18 | np.int64(data[i + 1] & 0x3F) << 12
+    return high | np.int64(data[i + 2] & 0x3F) << 6 | (data[i + 3] & 0x3F), 4
+
+
+@njit(cache=True, nogil=True)
+def _line_words(data: Bytes, start: int, end: int, characters: Bytes) -> tuple[int, int, int, bool]:
+    """Words (runs without white space), characters of the longest, end of the last, whether words can be counted."""
+    words = longest = chars = letters = unspaced = 0
+    tail = start
+    i = start
+    while i < end:
+        code, width = _decode(data, i)
+        flags = characters[code]
+        i += width
+        if flags & SPACE:
+            chars = 0
+            continue
+        chars += 1
+        words += chars == 1
+        longest = max(longest, chars)
+        letters += (flags & ALPHABETIC) != 0
+        unspaced += (flags & ALPHABETIC) != 0 and (flags & UNSPACED) != 0
+        tail = i
+    return words, longest, tail, unspaced * UNSPACED_SHARE <= letters
+
+
+@njit(cache=True, nogil=True)
+def _is_ended(data: Bytes, start: int, tail: int, characters: Bytes) -> bool:
+    """Whether the text before `tail` ends with an end mark or quote, and not with an ellipsis."""
+    if tail <= start:
+        return False
+    i = tail - 1
+    while i > start and data[i] & 0xC0 == 0x80:
+        i -= 1
+    code, _ = _decode(data, i)
+    if code == 46 and i - start >= 2 and data[i - 1] == 46 and data[i - 2] == 46:
+        return False
+    return characters[code] & TERMINAL != 0 or code in QUOTES
+
+
+@njit(cache=True, nogil=True)
+def _search(data: Bytes, start: int, end: int, rules: Rules, spans: Spans, used: int) -> tuple[Spans, int, bool]:
+    """Citation marks of a line, added to the spans, and whether a phrase stands in it."""
+    _, phrases, bounds, anchors, settings = rules
+    found = False
+    spans = _room(spans, used)
+    i = _next_anchor(data, start, end, anchors)
+    while i < end:
+        stop = i
+        if anchors[data[i]] == 1:
+            found = found or _is_phrase(data, i, start, end, phrases, bounds)
+        elif settings[CITATION] > 0:
+            stop = _citation_end(data, i, end)
+        if stop > i:
+            spans = _room(spans, used)
+            spans[used, 0], spans[used, 1] = i, stop
+            used += 1
+        i = _next_anchor(data, max(stop, i + 1), end, anchors)
+    return spans, used, found
+
+
+@njit(cache=True, nogil=True)
+def _next_anchor(data: Bytes, i: int, end: int, anchors: Bytes) -> int:
+    while i < end and anchors[data[i]] == 0:
+        i += 1
+    return i
+
+
+@njit(cache=True, nogil=True)
+def _is_phrase(data: Bytes, at: int, start: int, end: int, text: Bytes, bounds: Offsets) -> bool:
+    """Whether some phrase whose anchor (its first byte in `text`) is data[at] stands there, in any case of ASCII."""
+    for k in range(0, len(bounds) - 1):
+        first = at - text[bounds[k]]
+        length = bounds[k + 1] - bounds[k] - 1
+        if first < start or first + length > end:
+            continue
+        j = 0
+        while j < length and _lower(data[first + j]) == text[bounds[k] + 1 + j]:
+            j += 1
+        if j == length:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _lower(byte: int) -> int:
+    return byte + 32 if 65 <= byte <= 90 else byte
+
+
+@njit(cache=True, nogil=True)
+def _citation_end(data: Bytes, i: int, end: int) -> int:
+    """Where the citation mark that begins at i ends: [digits], [edit] or [citation needed]; i when it is none."""
+    j = i + 1
+    while j < end and 48 <= data[j] <= 57:
+        j += 1
+    if j > i + 1:
+        return j + 1 if j < end and data[j] == 93 else i
+    for mark in MARKS:
+        if i + len(mark) <= end:
+            j = 0
+            while j < len(mark) and data[i + j] == mark[j]:
+                j += 1
+            if j == len(mark):
+                return i + len(mark)
+    return i
+
+
+@njit(cache=True, nogil=True)
+def apply_cuts(data: Bytes, offsets: Offsets, span_offsets: Offsets, spans: Spans) -> tuple[Bytes, Offsets]:
+    """Bytes and offsets of the documents without their spans."""
+    num_docs = len(offsets) - 1
+    kept_offsets = np.zeros(num_docs + 1, np.int64)
+    for doc in range(num_docs):
+        length = offsets[doc + 1] - offsets[doc]
+        for k in range(span_offsets[doc], span_offsets[doc + 1]):
+            length -= spans[k, 1] - spans[k, 0]
+        kept_offsets[doc + 1] = kept_offsets[doc] + length
+    kept = np.empty(kept_offsets[num_docs], np.uint8)
+    at = 0
+    for doc in range(num_docs):
+        base = position = offsets[doc]
+        for k in range(span_offsets[doc], span_offsets[doc + 1] + 1):
+            is_span = k < span_offsets[doc + 1]
+            stop = base + spans[k, 0] if is_span else offsets[doc + 1]
+            kept[at : at + stop - position] = data[position:stop]
+            at += stop - position
+            position = base + spans[k, 1] if is_span else stop
+    return kept, kept_offsets
+
+
+RARITY = " etaoinshrdlcumwfgypbvkjxqz"  # commonest first: a phrase is looked for at its rarest letter
+
+
+def line_rules(settings: dict[str, int], phrases: tuple[str, ...]) -> Rules:
+    """Line rules for `find_cuts`: a limit per name of CUTS, 0 to switch it off, and lower-case phrases.
+
+    Returns the character table; the phrases, each a byte with the place of its rarest letter and then its own bytes;
+    their offsets; a table over bytes (1: look for a phrase around it, 2: a citation mark may begin); the limits.
+    """
+    text, bounds = bytearray(), [0]
+    anchors = np.zeros(256, np.uint8)
+    for phrase in phrases:
+        data = phrase.encode()
+        place = max(range(len(data)), key=lambda i: (RARITY.find(chr(data[i])), -i))
+        anchors[[data[place], ord(data[place : place + 1].upper())]] = 1
+        text += bytes([place]) + data
+        bounds.append(len(text))
+    anchors[BRACKET] = 2
+    limits = np.array([settings[name] for name in CUTS], np.int64)
+    return character_table(), np.frombuffer(bytes(text), np.uint8), np.array(bounds, np.int64), anchors, limits

@@ -1,0 +1,192 @@
+"""Keeps the documents that pass the rules, with the spans of the line rules cut out (stage "select").
+
+Reads documents and their signals, whose doc_ids are compared row by row; writes the documents that pass. The rules
+stand in tasks/rules.py. A signal that is null (not applied) passes; the receipt counts how often, by rule. The first
+rule that fails, in the order of RULES, is the reason: quality comes before repetition, so that a short document is
+dropped for being short.
+Ledger: drop (reason, value, threshold); edit with reason `line_rules`, value = bytes cut, detail = what was cut.
+
+    num_words 49 and gopher_quality.min_words 50 -> drop, reason "gopher_quality.min_words", value 49, threshold 50
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, JsonValue, model_validator
+
+from tasks.config import check_by_source, for_source
+from tasks.dataset import Workspace
+from tasks.documents import DOCUMENT_SCHEMA
+from tasks.errors import DataError
+from tasks.kernels.buffers import text_array, text_buffers
+from tasks.kernels.cuts import CUTS, apply_cuts
+from tasks.ledger import Ledger
+from tasks.manifest import Manifest
+from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
+from tasks.rules import (
+    RULES,
+    C4Rules,
+    FineWebRules,
+    GopherQualityRules,
+    GopherRepetitionRules,
+    LanguageRules,
+)
+
+EMPTY, ALL_CUT, LANGUAGE, LINE_RULES = "empty", "all_lines_cut", "language.keep", "line_rules"
+Mask = NDArray[np.bool_]
+
+
+class SelectConfig(BaseModel, frozen=True, extra="forbid"):
+    """Document rules by family; null leaves a family out."""
+
+    enabled: bool = Field(default=True, description="false: documents pass as they are, and nothing is cut")
+    language: LanguageRules | None = Field(default=LanguageRules(), description="language")
+    gopher_quality: GopherQualityRules | None = Field(default=GopherQualityRules(), description="quality of prose")
+    gopher_repetition: GopherRepetitionRules | None = Field(default=GopherRepetitionRules(), description="repetition")
+    c4: C4Rules | None = Field(default=C4Rules(), description="C4's rules for documents")
+    fineweb: FineWebRules | None = Field(default=FineWebRules(), description="shape of lines")
+    max_drop_ratio: float = Field(
+        default=0.9, ge=0, le=1, description="stop when a source of 1,000 documents loses more; 1: never"
+    )
+    by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")
+
+    @model_validator(mode="after")
+    def _check_by_source(self) -> "SelectConfig":
+        return check_by_source(self)
+
+
+GUARDED_DOCUMENTS = 1000  # smaller sources may lose any share: a handful of odd files is no accident
+
+
+REASONS = frozenset({EMPTY, ALL_CUT, LANGUAGE, LINE_RULES, *(rule.reason for rule in RULES)})
+
+
+def select_documents(documents: Manifest, signals: Manifest, *, into: Workspace, config: SelectConfig) -> Manifest:
+    """Documents that pass. Raises DataError when signals are of other documents, or when a source loses too much."""
+    dataset = into.dataset(
+        "select", config, inputs={"documents": documents, "signals": signals}, module=__name__, schema=DOCUMENT_SCHEMA,
+        conservation="documents", reasons=REASONS,
+    )  # fmt: skip
+    if found := dataset.find():
+        return found
+    if len(documents.parts) != len(signals.parts):
+        raise DataError(f"select: {len(documents.parts)} parts of documents, but {len(signals.parts)} of signals")
+    with dataset.lease():
+        units = [
+            dataset.unit([part, measured], source=part.source, config=for_source(config, part.source or ""))
+            for part, measured in zip(documents.parts, signals.parts, strict=True)
+        ]
+        receipts = dataset.compute(units, select_part)
+        check_losses(receipts, config)
+        return dataset.publish(receipts)
+
+
+def select_part(unit: Unit, writer: PartWriter) -> None:
+    """One part: documents and signals side by side, row group by row group."""
+    config = unit.config
+    assert isinstance(config, SelectConfig)
+    signals = read_part(unit.storage, unit.inputs[1])
+    not_applied: Counter[str] = Counter()
+    for table in documents_of(unit, writer):
+        measured = next(signals, None)
+        if measured is None or not table["doc_id"].equals(measured["doc_id"]):
+            raise DataError(f"select: {_first_difference(table, measured)} ({unit.inputs[0].path})")
+        writer.write(select_rows(table, measured, config, writer.ledger, not_applied) if config.enabled else table)
+    if next(signals, None) is not None:
+        raise DataError(f"select: more signals than documents in {unit.inputs[0].path}")
+    if not_applied:
+        writer.extra["not_applied"] = dict(sorted(not_applied.items()))
+
+
+def select_rows(
+    table: pa.Table, signals: pa.Table, config: SelectConfig, ledger: Ledger, not_applied: Counter[str]
+) -> pa.Table:
+    """The documents that pass, their text cut; every other one and every cut goes into the ledger."""
+    passing = np.ones(table.num_rows, np.bool_)
+    for reason, failing, values, threshold in verdicts(signals, config, not_applied):
+        for row in np.flatnonzero(failing & passing):
+            facts = {} if threshold is None else {"value": values[row], "threshold": threshold}
+            detail = {"language": signals["language"][row].as_py()} if reason == LANGUAGE else None
+            ledger.drop(table["doc_id"][row].as_py(), table["source"][row].as_py(), reason, detail=detail, **facts)
+        passing &= ~failing
+    kept = table.filter(passing)
+    return cut_texts(kept, signals.filter(passing), ledger)
+
+
+def verdicts(
+    signals: pa.Table, config: SelectConfig, not_applied: Counter[str]
+) -> Iterator[tuple[str, Mask, NDArray[np.float64], float | None]]:
+    """Reason, failing rows, values and threshold of each rule that is on, in the order in which they are judged."""
+    visible = column_of(signals, "num_visible_chars")
+    is_cut = np.asarray(pc.list_value_length(signals["cut_spans"])) > 0
+    yield EMPTY, (visible == 0) & ~is_cut, visible, None
+    yield ALL_CUT, (visible == 0) & is_cut, visible, None
+    if config.language and config.language.keep:
+        wanted = pc.is_in(signals["language"], pa.array([*config.language.keep, None], pa.string()))
+        yield LANGUAGE, ~np.asarray(wanted), visible, None
+    for rule in RULES:
+        family, field = rule.reason.split(".")
+        settings = getattr(config, family)
+        threshold = None if settings is None else getattr(settings, field)
+        if threshold is None:
+            continue
+        values = column_of(signals, rule.signal)
+        if missing := int(np.isnan(values).sum()):
+            not_applied[rule.reason] += missing
+        yield rule.reason, rule.fails(values, threshold), values, threshold
+
+
+def column_of(signals: pa.Table, name: str) -> NDArray[np.float64]:
+    """A signal as floats, NaN where it is null."""
+    return np.asarray(signals[name].cast(pa.float64(), safe=False).to_numpy())
+
+
+def cut_texts(table: pa.Table, signals: pa.Table, ledger: Ledger) -> pa.Table:
+    """The documents without their cut spans; one ledger row per document that was cut."""
+    spans = signals["cut_spans"].combine_chunks()
+    values = np.asarray(spans.flatten()).reshape(-1, 2)
+    if len(values) == 0:
+        return table
+    bounds = np.concatenate([[0], np.cumsum(pc.list_value_length(spans))]) // 2
+    data, offsets = apply_cuts(*text_buffers(table["text"]), bounds, values)
+    for row in np.flatnonzero(np.diff(bounds)):
+        cut = values[bounds[row] : bounds[row + 1]]
+        counts = {name: signals[f"num_cut_{name}"][row].as_py() for name in CUTS}
+        ledger.edit(
+            table["doc_id"][row].as_py(), table["source"][row].as_py(), LINE_RULES,
+            value=int((cut[:, 1] - cut[:, 0]).sum()), detail={name: count for name, count in counts.items() if count},
+        )  # fmt: skip
+    position = table.schema.get_field_index("text")
+    return table.set_column(position, table.schema.field(position), text_array(data, offsets))
+
+
+def check_losses(receipts: list[Receipt], config: SelectConfig) -> None:
+    """The guard rail. Raises DataError, with the reasons by number, when a source loses more than the config allows."""
+    by_source: dict[str, list[Receipt]] = {}
+    for receipt in receipts:
+        by_source.setdefault(receipt.part.source or "", []).append(receipt)
+    for source, own in by_source.items():
+        documents, dropped = (sum(receipt.counts[name] for receipt in own) for name in ("rows_in", "dropped"))
+        limit = for_source(config, source).max_drop_ratio
+        if documents >= GUARDED_DOCUMENTS and dropped > limit * documents:
+            reasons = sum((Counter(receipt.reasons) for receipt in own), Counter())
+            del reasons[LINE_RULES]
+            top = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(5))
+            raise DataError(
+                f"select: {dropped} of {documents} documents of source {source!r} would be dropped ({top}), more than "
+                f"max_drop_ratio {limit}; set select.by_source.{source}.max_drop_ratio: 1 if that is right"
+            )
+
+
+def _first_difference(table: pa.Table, measured: pa.Table | None) -> str:
+    if measured is None:
+        return "fewer signals than documents"
+    pairs = zip(table["doc_id"].to_pylist(), measured["doc_id"].to_pylist(), strict=False)
+    different = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if different is None:
+        return f"{table.num_rows} documents in a row group, but {measured.num_rows} rows of signals"
+    return f"document {different[0]} meets the signals of {different[1]}"

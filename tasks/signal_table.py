@@ -1,0 +1,96 @@
+"""All signals: name, type, range, unit, source and meaning (`basemill signals` prints this table).
+
+A value is null where the signal is not applied: signals of words (`of_words`) in text of a script without spaces
+between words (Thai, Lao, Khmer, Burmese, Chinese, Japanese), signals of sentence ends (`of_ends`) in Thai and Lao. A
+ratio whose denominator is zero is 0. Words, runs, lines, paragraphs and sentences: see tasks/kernels/scan.py.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+Kind = Literal["string", "int64", "double", "list<int64>"]
+TYPES: dict[Kind, pa.DataType] = {
+    "string": pa.string(), "int64": pa.int64(), "double": pa.float64(), "list<int64>": pa.list_(pa.int64()),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One measurement of a document; `low` and `high` bound its values (None: no bound)."""
+
+    name: str
+    type: Kind
+    low: float | None
+    high: float | None
+    unit: str
+    source: str
+    meaning: str
+    of_words: bool = False
+    of_ends: bool = False
+
+
+def _ratio(name: str, source: str, meaning: str, *, of_words: bool = False, of_ends: bool = False) -> Signal:
+    return Signal(name, "double", 0, 1, "share", source, meaning, of_words, of_ends)
+
+
+def _count(name: str, source: str, meaning: str, *, of_words: bool = False, of_ends: bool = False) -> Signal:
+    return Signal(name, "int64", 0, None, name.removeprefix("num_"), source, meaning, of_words, of_ends)
+
+
+GOPHER, TABLE_A1, C4, FINEWEB = "Gopher A.1.1", "Gopher table A1", "C4", "FineWeb"
+
+SIGNALS: tuple[Signal, ...] = (
+    Signal("language", "string", None, None, "ISO 639 code", "py3langid", "the most probable language"),
+    Signal("language_score", "double", 0, 1, "probability", "py3langid", "how probable that language is"),
+    _count("num_chars", "-", "characters"),
+    _count("num_visible_chars", "-", "characters without white space, controls and zero-width characters"),
+    _ratio("unspaced_ratio", "-", "letters, marks and digits of scripts without spaces / all of them"),
+    _count("num_words", GOPHER, "words", of_words=True),
+    Signal("mean_word_chars", "double", 0, None, "characters", GOPHER, "mean length of words", of_words=True),
+    Signal("hash_ratio", "double", 0, None, "per run", GOPHER, "number of # / runs", of_words=True),
+    Signal("ellipsis_ratio", "double", 0, None, "per run", GOPHER, "number of ... and … / runs", of_words=True),
+    _ratio("bullet_line_ratio", GOPHER, "lines that begin with • or - / lines"),
+    _ratio("ellipsis_line_ratio", GOPHER, "lines that end with ... or … / lines"),
+    _ratio("alphabetic_word_ratio", GOPHER, "runs with a letter / runs", of_words=True),
+    _count("num_stop_words", GOPHER, "different stop words in the text", of_words=True),
+    _ratio("duplicate_line_ratio", TABLE_A1, "lines that repeat an earlier one / lines"),
+    _ratio("duplicate_paragraph_ratio", TABLE_A1, "paragraphs that repeat an earlier one / paragraphs"),
+    _ratio("duplicate_line_char_ratio", TABLE_A1, "characters of such lines / characters"),
+    _ratio("duplicate_paragraph_char_ratio", TABLE_A1, "characters of such paragraphs / characters"),
+    *(
+        Signal(
+            f"top_{n}gram_char_ratio", "double", 0, None, "share", TABLE_A1,
+            f"length with spaces x occurrences of the commonest {n}-gram / characters", of_words=True,
+        )
+        for n in (2, 3, 4)
+    ),
+    *(
+        _ratio(f"duplicate_{n}gram_char_ratio", TABLE_A1, f"characters of repeated {n}-grams / all", of_words=True)
+        for n in range(5, 11)
+    ),
+    _count("num_sentences", C4, "sentences", of_ends=True),
+    _count("num_curly_brackets", C4, "number of {"),
+    _count("num_lorem_ipsums", C4, 'number of "lorem ipsum"'),
+    _ratio("ended_line_ratio", FINEWEB, "lines that end with a sentence's end mark / lines", of_ends=True),
+    _ratio("short_line_ratio", FINEWEB, "lines of at most 30 characters / lines"),
+    _ratio("repeated_line_char_ratio", FINEWEB, "characters of repeated lines / characters that are no newlines"),
+    Signal(
+        "newline_ratio", "double", 0, None, "per word", FINEWEB, "newlines (several in a row count once) / words",
+        of_words=True,
+    ),
+    _count("num_cut_long_word_lines", C4, "lines cut for a word that is too long"),
+    _count("num_cut_unended_lines", C4, "lines cut for want of an end mark"),
+    _count("num_cut_short_lines", C4, "lines cut for too few words"),
+    _count("num_cut_phrase_lines", C4, "lines cut for a phrase"),
+    _count("num_cut_citations", C4, "citation marks cut"),
+    Signal("cut_spans", "list<int64>", 0, None, "bytes", "-", "start and end of each cut, one after the other"),
+)  # fmt: skip
+SIGNAL_BY_NAME = {signal.name: signal for signal in SIGNALS}
+SIGNAL_SCHEMA = pa.schema(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        *(pa.field(signal.name, TYPES[signal.type]) for signal in SIGNALS),
+    ]
+)

@@ -1,0 +1,189 @@
+"""Measures every document (stage "signals"): one row each, same part, same order, doc_id first; nothing is dropped.
+
+Reads documents; writes SIGNAL_SCHEMA (tasks/signal_table.py says what each column means). The line rules are applied
+first, and everything is measured on the text as they leave it; `cut_spans` holds what they cut, as byte offsets into
+the text as it came, for select to apply. Definitions follow datatrove's FineWeb chain where papers are ambiguous
+(Gopher arXiv 2112.11446, C4 arXiv 1910.10683, FineWeb arXiv 2406.17557); where ours differ, and why:
+- a word is a run of characters without the punctuation at its ends (datatrove: spaCy tokens, punctuation included);
+- blank lines are no lines, so a text with gaps is not repetitive; newlines in a row count once;
+- a citation mark needs a number: `[]` stays (it is code).
+
+    "The cat sat.\\n\\nThe cat sat." -> num_words 6, duplicate_line_ratio 0.5, newline_ratio 1/6
+"""
+
+from typing import Annotated
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
+
+from tasks.config import check_by_source, for_source
+from tasks.dataset import Workspace
+from tasks.kernels.buffers import Bytes, Offsets, text_buffers
+from tasks.kernels.cuts import CUTS, apply_cuts, find_cuts, line_rules
+from tasks.kernels.repetition import DUPLICATE_NS, TOP_NS, count_duplicates, count_ngrams
+from tasks.kernels.scan import COUNTS, Items, scan_tables, scan_texts
+from tasks.languages import identify_languages
+from tasks.manifest import Manifest
+from tasks.parts import PartWriter, Unit, documents_of
+from tasks.signal_table import SIGNAL_SCHEMA, SIGNALS
+
+RESULT_PACKAGES = ("numba", "pyarrow")
+UNSPACED_LIMIT = 0.2  # above this share, words between spaces say nothing about the text
+POLICY_PHRASES = (
+    "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies",
+)  # fmt: skip
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+Column = NDArray[np.int64] | NDArray[np.float64]
+
+
+class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
+    """Line rules and settings of the measurements; thresholds that drop documents are select's."""
+
+    enabled: bool = Field(default=True, description="false: nothing is measured, so no document rule applies")
+    max_word_chars: int = Field(default=1000, ge=0, description="cut lines with a longer word; 0: off")
+    require_end_marks: bool = Field(default=False, description="cut lines without an end mark (FineWeb: off)")
+    min_line_words: int = Field(default=3, ge=0, description="cut lines of fewer words; 0: off")
+    cut_phrases: tuple[str, ...] = Field(
+        default=("javascript", *POLICY_PHRASES), description="cut lines that contain one of these, in any case"
+    )
+    cut_citations: bool = Field(default=True, description="cut [12], [edit] and [citation needed]")
+    stop_words: Annotated[tuple[str, ...], Field(max_length=62)] = Field(
+        default=STOP_WORDS, description="words that running text has, case counts"
+    )
+    short_line_chars: int = Field(default=30, ge=0, description="longest line that counts as short, in characters")
+    by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")
+
+    @field_validator("cut_phrases")
+    @classmethod
+    def _check_phrases(cls, phrases: tuple[str, ...]) -> tuple[str, ...]:
+        for phrase in phrases:
+            if phrase != phrase.lower() or not any(char.isalnum() for char in phrase) or len(phrase.encode()) > 255:
+                raise ValueError(f"{phrase!r}: a phrase is lower-case, has a letter or digit and at most 255 bytes")
+        return phrases
+
+    @model_validator(mode="after")
+    def _check_by_source(self) -> "SignalsConfig":
+        return check_by_source(self)
+
+
+def measure_signals(documents: Manifest, *, into: Workspace, config: SignalsConfig) -> Manifest:
+    """Signals of all documents; part i measures part i of the documents."""
+    dataset = into.dataset(
+        "signals", config, inputs={"documents": documents}, module=__name__, schema=SIGNAL_SCHEMA, conservation="rows"
+    )
+    if found := dataset.find():
+        return found
+    with dataset.lease():
+        units = [
+            dataset.unit([part], source=part.source, config=for_source(config, part.source or ""))
+            for part in documents.parts
+        ]
+        return dataset.publish(dataset.compute(units, signals_part))
+
+
+def signals_part(unit: Unit, writer: PartWriter) -> None:
+    """One part, row group by row group."""
+    config = unit.config
+    assert isinstance(config, SignalsConfig)
+    for table in documents_of(unit, writer, columns=["doc_id", "text"]):
+        columns = measure(table["text"], config) if config.enabled else unmeasured(table.num_rows)
+        rows = [table["doc_id"], *(columns[signal.name] for signal in SIGNALS)]
+        writer.write_row_group(pa.Table.from_arrays(rows, schema=SIGNAL_SCHEMA))
+
+
+def unmeasured(rows: int) -> dict[str, pa.Array]:
+    """Null signals for documents of a source that leaves this stage out, and nothing to cut."""
+    columns = {field.name: pa.nulls(rows, field.type) for field in SIGNAL_SCHEMA}
+    return columns | {"cut_spans": pa.array([[]] * rows, pa.list_(pa.int64()))}
+
+
+def measure(texts: pa.ChunkedArray | pa.Array, config: SignalsConfig) -> dict[str, pa.Array]:
+    """All signals of a column of texts."""
+    data, offsets = text_buffers(texts)
+    span_offsets, spans, cuts = find_cuts(data, offsets, rules_of(config))
+    if len(spans):
+        data, offsets = apply_cuts(data, offsets, span_offsets, spans)
+    columns, hidden = document_signals(data, offsets, config)
+    columns |= {f"num_cut_{name}": cuts[:, index] for index, name in enumerate(CUTS)}
+    language, columns["language_score"] = identify_languages(data, offsets)
+    arrays = {
+        signal.name: pa.array(columns[signal.name], SIGNAL_SCHEMA.field(signal.name).type, mask=hidden.get(signal.name))
+        for signal in SIGNALS
+        if signal.name in columns
+    }
+    cut_spans = pa.ListArray.from_arrays(pa.array(2 * span_offsets, pa.int32()), pa.array(spans.ravel()))
+    return arrays | {"language": language, "cut_spans": cut_spans}
+
+
+def document_signals(
+    data: Bytes, offsets: Offsets, config: SignalsConfig
+) -> tuple[dict[str, Column], dict[str, NDArray[np.bool_]]]:
+    """Signals of texts as they are, and per signal the texts to which it does not apply."""
+    tables = scan_tables(config.stop_words, config.short_line_chars)
+    counts, words, lines, paragraphs = scan_texts(data, offsets, tables)
+    count = dict(zip(COUNTS, counts.T, strict=True))
+    columns = _quality_signals(count) | _repetition_signals(count, words, lines, paragraphs)
+    has_no_spaces = columns["unspaced_ratio"] > UNSPACED_LIMIT
+    has_no_ends = ratio(count["unended_letters"], count["letters"]) > UNSPACED_LIMIT
+    hidden = {signal.name: has_no_spaces for signal in SIGNALS if signal.of_words}
+    return columns, hidden | {signal.name: has_no_ends for signal in SIGNALS if signal.of_ends}
+
+
+def ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+    """part / whole; 0 where the whole is 0."""
+    return np.where(whole > 0, part / np.maximum(whole, 1), 0.0)
+
+
+def rules_of(config: SignalsConfig) -> tuple[Bytes, Bytes, Offsets, Bytes, NDArray[np.int64]]:
+    """The line rules as the kernel takes them."""
+    limits = {
+        "long_word_lines": config.max_word_chars,
+        "unended_lines": int(config.require_end_marks),
+        "short_lines": config.min_line_words,
+        "phrase_lines": 1,
+        "citations": int(config.cut_citations),
+    }
+    return line_rules(limits, config.cut_phrases)
+
+
+def _quality_signals(count: dict[str, NDArray[np.int64]]) -> dict[str, Column]:
+    words, lines, runs = count["words"], count["lines"], count["words"] + count["symbols"]
+    return {
+        "num_chars": count["chars"],
+        "num_visible_chars": count["letters"] + count["symbol_chars"],
+        "unspaced_ratio": ratio(count["unspaced_letters"], count["letters"]),
+        "num_words": words,
+        "mean_word_chars": ratio(count["word_chars"], words),
+        "hash_ratio": ratio(count["hashes"], runs),
+        "ellipsis_ratio": ratio(count["ellipses"], runs),
+        "bullet_line_ratio": ratio(count["bullet_lines"], lines),
+        "ellipsis_line_ratio": ratio(count["ellipsis_lines"], lines),
+        "alphabetic_word_ratio": ratio(count["alphabetic_runs"], runs),
+        "num_stop_words": count["stop_words"],
+        "num_sentences": count["sentences"],
+        "num_curly_brackets": count["curly_brackets"],
+        "num_lorem_ipsums": count["lorem_ipsums"],
+        "ended_line_ratio": ratio(count["ended_lines"], lines),
+        "short_line_ratio": ratio(count["short_lines"], lines),
+        "newline_ratio": ratio(np.maximum(lines - 1, 0), words),
+    }
+
+
+def _repetition_signals(
+    count: dict[str, NDArray[np.int64]], words: Items, lines: Items, paragraphs: Items
+) -> dict[str, Column]:
+    chars = count["chars"]
+    duplicate_lines, line_chars = count_duplicates(*lines)
+    duplicate_paragraphs, paragraph_chars = count_duplicates(*paragraphs)
+    top, repeated = count_ngrams(*words)
+    return {
+        "duplicate_line_ratio": ratio(duplicate_lines, count["lines"]),
+        "duplicate_paragraph_ratio": ratio(duplicate_paragraphs, count["paragraphs"]),
+        "duplicate_line_char_ratio": ratio(line_chars, chars),
+        "duplicate_paragraph_char_ratio": ratio(paragraph_chars, chars),
+        "repeated_line_char_ratio": ratio(line_chars, chars - count["newlines"]),
+        **{f"top_{n}gram_char_ratio": ratio(top[:, i], chars) for i, n in enumerate(TOP_NS)},
+        **{f"duplicate_{n}gram_char_ratio": ratio(repeated[:, i], chars) for i, n in enumerate(DUPLICATE_NS)},
+    }
