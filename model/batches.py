@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from model.config import PhaseRun
+from model.job import CACHE_BYTES
 from model.loss import IGNORED
 from model.order import DataOrder, Ints, Pack, next_positions
 from model.schedule import Events, StepPlan, plan_phase
 from model.store import Store
 
 COLUMNS = ["input_ids", "document_starts", "num_tokens"]
-CACHE_BYTES = 1 << 30  # row groups held: a run of 64 groups of 4,096 tokens is 134 MB per source, and two may be open
 OPEN_FILES = 64  # footers kept: opening a file on S3 costs two requests
 PREFETCHED_STEPS = 2
 

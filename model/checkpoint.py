@@ -1,19 +1,12 @@
 """Checkpoints: written whole, verified by sha256, loadable by another number of ranks. No pickle anywhere.
 
-    <folder>/step-00001234/<attempt>-shard-...safetensors   weights and moments: DCP's plan, one file per rank
-                          /state.json                       clock, position, ordinals, events, probe loss
-                          /metrics.parquet                  the steps since the checkpoint before
-                          /manifest.json                    written last: the checkpoint exists if and only if it does
-
 Names hold the attempt, so that shards of two attempts never mix. DCP itself has no checksum (a flipped bit loads
 silently), hence the hashes: file i is read and verified by rank i mod R of each host, all ranks agree, else the next
 older checkpoint is tried and the reason is told. DCP raises CheckpointException, which is a BaseException.
 """
 
 import hashlib
-import json
 import logging
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
@@ -24,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, JsonValue
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -34,56 +26,26 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from model.checkpoint_files import (
+    FORMAT_VERSION,
+    UNFINISHED,
+    CheckpointManifest,
+    StoredFile,
+    TrainState,
+    json_bytes,
+    list_steps,
+    manifest_of,
+    read_manifest,
+    step_key,
+)
 from model.ranks import Ranks
-from model.schedule import Events
 from model.store import Store
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "module.")  # of compile, activation checkpointing, DDP
-STEP_FOLDER = re.compile(r"/step-(\d{8})/")
 COPY_BYTES = 1 << 20
-
-
-class TrainState(BaseModel, frozen=True, extra="forbid"):
-    """What a checkpoint knows beside its tensors. Random numbers are drawn from (seed, position, rank): no state."""
-
-    phase: str
-    step: int
-    applied_steps: int  # of all phases: AdamW's bias correction counts them
-    tokens: int  # clock of the phase
-    position: int
-    ordinals: dict[str, int]  # pack digest -> rows drawn by this phase and those before it
-    events: Events = Events()
-    bad_steps: tuple[int, ...] = ()
-    probe_loss: float | None = None
-    config: dict[str, JsonValue] = {}
-    compute: dict[str, JsonValue] = {}
-
-
-class StoredFile(BaseModel, frozen=True, extra="forbid"):
-    """A file of a checkpoint, as it was written."""
-
-    name: str
-    size: int
-    sha256: str
-
-
-class CheckpointManifest(BaseModel, frozen=True, extra="forbid"):
-    """Written last. `digest` is over names and tensors, not over file bytes, which differ between two equal saves."""
-
-    format_version: int
-    step: int
-    digest: str
-    healthy: bool
-    is_last: bool
-    ranks: int
-    attempt: str
-    shards: list[StoredFile]
-    files: list[StoredFile]
-    metrics: list[str]  # steps whose metrics.parquet, joined, are the history up to here
 
 
 @dataclass(frozen=True)
@@ -98,11 +60,6 @@ class Loaded:
 
 class NoSoundCheckpoint(Exception):
     """There are checkpoints, and every one of them is damaged."""
-
-
-def step_key(folder: str, step: int) -> str:
-    """Folder of one checkpoint."""
-    return f"{folder}/step-{step:08d}"
 
 
 def training_tensors(model: nn.Module, optimizer: Optimizer | None) -> dict[str, Tensor]:
@@ -184,7 +141,7 @@ class Checkpoints:
         )  # of a damaged or rolled-back one: never beside files of another attempt
         sink = pa.BufferOutputStream()
         pq.write_table(metrics, sink)
-        contents = {"state.json": _json_bytes(state), "metrics.parquet": sink.getvalue().to_pybytes()}
+        contents = {"state.json": json_bytes(state), "metrics.parquet": sink.getvalue().to_pybytes()}
         files = []
         for name, data in contents.items():
             self.store.write_bytes(f"{key}/{name}", data)
@@ -201,7 +158,7 @@ class Checkpoints:
             files=files,
             metrics=[*self.history, f"{key}/metrics.parquet"],
         )
-        self.store.write_bytes(f"{key}/manifest.json", _json_bytes(manifest))
+        self.store.write_bytes(f"{key}/manifest.json", json_bytes(manifest))
         return manifest
 
     def retain(self, keep: int, keep_steps: Iterable[int] = ()) -> list[int]:
@@ -209,7 +166,7 @@ class Checkpoints:
 
         Metrics stay: they are the history. Returns the steps removed.
         """
-        found = {step: _read_manifest(self.store, self.folder, step) for step in list_steps(self.store, self.folder)}
+        found = {step: read_manifest(self.store, self.folder, step) for step in list_steps(self.store, self.folder)}
         known = {step: manifest for step, manifest in found.items() if isinstance(manifest, CheckpointManifest)}
         newest = sorted(known, reverse=True)
         kept = set(newest[:keep]) | set(keep_steps)
@@ -254,7 +211,7 @@ class Checkpoints:
         """Load the checkpoint at `key` into `tensors`, or say why it can't be. Collective."""
         folder, _, name = key.rpartition("/")
         manifest = self.ranks.from_first(
-            _read_manifest(self.store, folder, int(name.removeprefix("step-"))) if self.ranks.is_first else UNFINISHED
+            read_manifest(self.store, folder, int(name.removeprefix("step-"))) if self.ranks.is_first else UNFINISHED
         )
         if isinstance(manifest, str):
             return manifest
@@ -283,21 +240,12 @@ class Checkpoints:
         return next((given for given in self.ranks.gather(reason) if given), None)
 
 
-UNFINISHED = "it has no manifest: its writing was not finished"
-
-
-def list_steps(store: Store, folder: str) -> list[int]:
-    """Steps that a checkpoint was begun for, newest first; whether it exists is for its manifest to say."""
-    names = [file.key for file in store.list_files(folder) if not file.key.endswith("/metrics.parquet")]
-    return sorted({int(match.group(1)) for name in names if (match := STEP_FOLDER.search(name))}, reverse=True)
-
-
 def load_weights(store: Store, checkpoint_key: str) -> tuple[dict[str, Tensor], TrainState]:
     """The whole weights of a checkpoint by parameter name, on the CPU, without a process group; and its state.
 
     Raises ValueError when the checkpoint is damaged or has no manifest.
     """
-    manifest = _manifest_of(store, checkpoint_key)
+    manifest = manifest_of(store, checkpoint_key)
     with tempfile.TemporaryDirectory(prefix="basemill-") as local:
         if reason := _fetch(store, checkpoint_key, [*manifest.shards, *manifest.files], Path(local)):
             raise ValueError(f"{checkpoint_key}: {reason}")
@@ -310,44 +258,6 @@ def load_weights(store: Store, checkpoint_key: str) -> tuple[dict[str, Tensor], 
         dcp_load(tensors, storage_reader=reader, no_dist=True)
         state = TrainState.model_validate_json(Path(local, "state.json").read_bytes())
     return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, state
-
-
-def read_state(store: Store, checkpoint_key: str) -> TrainState:
-    """The state of a checkpoint, verified. Raises ValueError when it is damaged or has no manifest."""
-    manifest = _manifest_of(store, checkpoint_key)
-    data = store.read_bytes(f"{checkpoint_key}/state.json")
-    if hashlib.sha256(data).hexdigest() not in {file.sha256 for file in manifest.files}:
-        raise ValueError(f"{checkpoint_key}: state.json is not as it was written")
-    return TrainState.model_validate_json(data)
-
-
-def read_metrics(store: Store, checkpoint_key: str) -> pa.Table:
-    """The metrics of every step up to a checkpoint. Raises ValueError when it has no manifest."""
-    manifest = _manifest_of(store, checkpoint_key)
-    return pa.concat_tables([pq.read_table(pa.BufferReader(store.read_bytes(key))) for key in manifest.metrics])
-
-
-def _manifest_of(store: Store, checkpoint_key: str) -> CheckpointManifest:
-    folder, _, name = checkpoint_key.rpartition("/")
-    manifest = _read_manifest(store, folder, int(name.removeprefix("step-")))
-    if isinstance(manifest, str):
-        raise ValueError(f"{checkpoint_key}: {manifest}")
-    return manifest
-
-
-def _read_manifest(store: Store, folder: str, step: int) -> CheckpointManifest | str:
-    try:
-        value = json.loads(store.read_bytes(f"{step_key(folder, step)}/manifest.json"))
-    except FileNotFoundError:
-        return UNFINISHED
-    except ValueError as error:
-        return f"its manifest is damaged: {error}"
-    if value.get("format_version") != FORMAT_VERSION:
-        return f"its format is {value.get('format_version')}, this basemill reads {FORMAT_VERSION}"
-    try:
-        return CheckpointManifest.model_validate(value)
-    except ValueError as error:
-        return f"its manifest is damaged: {error}"
 
 
 def _fetch(store: Store, key: str, files: list[StoredFile], local: Path) -> str | None:
@@ -374,7 +284,3 @@ def _plain_name(name: str) -> str:
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name
-
-
-def _json_bytes(value: BaseModel) -> bytes:
-    return json.dumps(value.model_dump(mode="json"), indent=2, sort_keys=True).encode()

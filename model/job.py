@@ -1,13 +1,12 @@
-"""What a training is given, how it ends, and what it notes of each step."""
+"""What a training is given, how it ends, and what it notes of each step. No torch here: `plan` reads it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
-import torch
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field
 
-from model.batches import CACHE_BYTES
 from model.config import PhaseRun
 from model.order import DataOrder, Pack, slots_of
 from model.store import Store
@@ -33,6 +32,8 @@ METRICS_SCHEMA = pa.schema(
 # Columns that follow from recipe, data and compute alone: two runs on the same compute have the same bytes in them
 EXACT_METRICS = METRICS_SCHEMA.names[: METRICS_SCHEMA.get_field_index("seconds")]
 
+CACHE_BYTES = 1 << 30  # row groups held: a run of 64 groups of 4,096 tokens is 134 MB per source, and two may be open
+
 Status = Literal["finished", "stopped", "halted"]
 
 
@@ -40,10 +41,16 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     """How a phase is computed on this machine: decides speed and rounding, never rows, order or schedule."""
 
     micro_batch_rows: int = Field(default=8, ge=1, description="rows of one forward pass on one rank")
-    checkpoint_steps: int = Field(default=500, ge=1, description="steps between two checkpoints")
+    checkpoint_seconds: float = Field(
+        default=60, ge=0, description="between two checkpoints; more where saving is slow"
+    )
+    checkpoint_steps: int | None = Field(
+        default=None, ge=1, description="steps between two checkpoints, whatever the time"
+    )
     keep_checkpoints: int = Field(default=3, ge=1, description="newest checkpoints that stay")
     keep_steps: tuple[int, ...] = Field(default=(), description="steps whose checkpoints stay: other datasets use them")
-    threads: int | None = Field(default=None, ge=1, description="torch threads of each rank; None: as torch finds them")
+    ranks: int | None = Field(default=None, ge=1, description="processes; None: the GPUs, else two where CPUs allow")
+    threads: int | None = Field(default=None, ge=1, description="torch threads of each rank; None: cores / ranks")
     device: Literal["cpu", "cuda"] = "cpu"
     recompute: bool = Field(default=False, description="activation checkpointing: less memory, a third more work")
     compile_blocks: bool = Field(default=False, description="torch.compile for each block")
@@ -74,23 +81,6 @@ class Job:
         """The report that a training leaves when it halts itself; while it exists nothing is tried again."""
         return f"{self.folder}/halted.json"
 
-    def order(self, used: dict[str, int]) -> DataOrder:
-        """The data order of the phase; `used` is what the parent's state says of each pack."""
-        return DataOrder(self.run.seed, self.run.phase.name, slots_of(self.run.phase.weights), self.packs, used)
-
-    def compute(self, ranks: int) -> dict[str, JsonValue]:
-        """What may change rounding: two runs that agree in it agree in every bit."""
-        settings = self.settings
-        device = torch.cuda.get_device_name() if settings.device == "cuda" else f"cpu {torch.get_num_threads()} threads"
-        return {
-            "ranks": ranks,
-            "micro_batch_rows": settings.micro_batch_rows,
-            "device": device,
-            "recompute": settings.recompute,
-            "compile_blocks": settings.compile_blocks,
-            "torch": str(torch.__version__),
-        }
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -99,3 +89,8 @@ class Outcome:
     status: Status
     step: int
     began: str
+
+
+def order_of(run: PhaseRun, packs: Sequence[Pack], used: Mapping[str, int]) -> DataOrder:
+    """The data order of a phase; `used`: rows that earlier phases drew, by pack key."""
+    return DataOrder(run.seed, run.phase.name, slots_of(run.phase.weights), packs, used)

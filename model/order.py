@@ -45,6 +45,12 @@ class Pack:
     digest: str
     parts: tuple[PackPart, ...]
     tokens: int
+    length: int  # of a row
+
+    @property
+    def key(self) -> str:
+        """Its name among the packs that phases drew from: two sources may hold the same rows."""
+        return f"{self.source}:{self.digest}"
 
     @cached_property
     def rows(self) -> int:
@@ -112,7 +118,7 @@ def next_positions(position: int, rows: int, skips: Sequence[tuple[int, int]]) -
 
 
 class DataOrder:
-    """The order of one phase. `used` holds c_s by pack digest: ordinals that earlier phases drew from the same pack."""
+    """The order of one phase. `used` holds c_s by pack key: ordinals that earlier phases drew from the same pack."""
 
     def __init__(
         self,
@@ -132,7 +138,7 @@ class DataOrder:
             raise ValueError(f"phase {phase}: the packs of {empty} hold no rows; give them weight 0 or more text")
         self.seed, self.phase = seed, phase
         self.slots = np.array([slots[pack.source] for pack in self.packs], dtype=np.int64)
-        self.used = np.array([(used or {}).get(pack.digest, 0) for pack in self.packs], dtype=np.int64)
+        self.used = np.array([(used or {}).get(pack.key, 0) for pack in self.packs], dtype=np.int64)
 
     def locate(self, positions: Ints) -> Located:
         """Source, epoch, row group and offset of each position."""
@@ -147,12 +153,12 @@ class DataOrder:
         return Located(positions, source, epoch, group, offset)
 
     def ordinals_until(self, position: int) -> dict[str, int]:
-        """c_s of a following phase: pack digest -> ordinals drawn once positions 0..position are used (half-open)."""
+        """c_s of a following phase: pack key -> ordinals drawn once positions 0..position are used (half-open)."""
         block, rest = divmod(position, BLOCK_SLOTS)
         sources, _ = _block(self.seed, self.phase, block, tuple(self.slots.tolist()))
         within = np.bincount(sources[:rest], minlength=len(self.packs)).astype(np.int64)
         drawn = self.used + block * self.slots + within
-        return {pack.digest: int(count) for pack, count in zip(self.packs, drawn, strict=True)}
+        return {pack.key: int(count) for pack, count in zip(self.packs, drawn, strict=True)}
 
     def rows_of_positions(self, positions: Ints) -> list[RowRef]:
         """The pack part and row that each position reads; what `trace` shows of a step's positions."""
@@ -179,17 +185,16 @@ class DataOrder:
         return source, (self.used[source] + blocks * self.slots[source] + rank).astype(np.int64)
 
 
-def check_epochs(orders: Sequence[tuple[DataOrder, int]], max_epochs: float, sequence_lengths: Sequence[int]) -> None:
+def check_epochs(phases: Sequence[tuple[DataOrder, int]], max_epochs: float) -> None:
     """Raises ValueError when phases (order, positions consumed; a root first) read a pack above max_epochs times."""
-    drawn: dict[str, int] = {}
-    for (order, positions), length in zip(orders, sequence_lengths, strict=True):
-        drawn.update(order.ordinals_until(positions))
+    for order, positions in phases:
+        drawn = order.ordinals_until(positions)
         for pack in order.packs:
-            epochs = drawn[pack.digest] * length / pack.tokens
+            epochs = drawn[pack.key] * pack.length / pack.tokens
             if epochs > max_epochs:
                 raise ValueError(
                     f"phase {order.phase} would read source {pack.source} {epochs:.2f} times "
-                    f"({drawn[pack.digest]} rows of {length} from {pack.tokens} tokens); max_epochs is "
+                    f"({drawn[pack.key]} rows of {pack.length} from {pack.tokens} tokens); max_epochs is "
                     f"{max_epochs:g}: lower its weight or the phase's tokens, or raise max_epochs"
                 )
 

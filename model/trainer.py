@@ -29,11 +29,12 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from model.batches import Batch, Loader, PackReader, StepBatch
-from model.checkpoint import Checkpoints, Loaded, TrainState, read_state, training_tensors
+from model.checkpoint import Checkpoints, Loaded, training_tensors
+from model.checkpoint_files import TrainState, read_state
 from model.config import StabilityConfig
 from model.distribute import build_model, reduce_gradients
 from model.initialization import initialize
-from model.job import METRICS_SCHEMA, Job, Outcome, Status
+from model.job import METRICS_SCHEMA, Job, Outcome, Settings, Status, order_of
 from model.live import LiveView
 from model.loss import TokenLosses
 from model.optimizer import build_optimizer, clip_gradients, gradient_norm, set_step
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 PROBE_TOLERANCE = 1e-3  # of the loss; other ranks or threads round differently, a wrong load is off by far more
 STOP_POLL_SECONDS = 1.0
+MAX_SAVING_RATIO = 0.05  # of the time may go into checkpoints; a slow store stretches the interval
 
 Action = Literal["apply", "skip", "halt"]
 
@@ -78,12 +80,25 @@ def decide(bad_steps: tuple[int, ...], step: int, is_finite: bool, config: Stabi
     return "skip" if len(recent) < config.max_bad_steps else "halt"
 
 
+def compute_of(settings: Settings, ranks: Ranks) -> dict[str, Any]:
+    """What may change rounding: two runs that agree in it agree in every bit."""
+    is_cuda = settings.device == "cuda"
+    return {
+        "ranks": ranks.count,
+        "micro_batch_rows": settings.micro_batch_rows,
+        "device": torch.cuda.get_device_name() if is_cuda else f"cpu, {torch.get_num_threads()} threads",
+        "recompute": settings.recompute,
+        "compile_blocks": settings.compile_blocks,
+        "torch": str(torch.__version__),
+    }
+
+
 class Trainer:
     """One phase on one rank. `step`, `tokens`, `position`: what is done of the phase; `applied`: of all phases."""
 
     def __init__(self, job: Job, ranks: Ranks, terminated: Callable[[], bool], should_stop: Callable[[], bool]) -> None:
         self.job, self.ranks, self.terminated, self.should_stop = job, ranks, terminated, should_stop
-        self.compute, self.device = job.compute(ranks.count), torch.device(job.settings.device)
+        self.compute, self.device = compute_of(job.settings, ranks), torch.device(job.settings.device)
         self.model = build_model(
             job.run.model,
             job.run.precision,
@@ -97,12 +112,13 @@ class Trainer:
         self.checkpoints = Checkpoints(job.store, job.checkpoints_folder, Path(job.scratch), job.attempt, ranks)
         self.live = LiveView(job.store, job.live_prefix if ranks.is_first else None, job.attempt)
         self.used = read_state(job.store, job.parent).ordinals if job.parent else {}
-        self.order = job.order(self.used)
+        self.order = order_of(job.run, job.packs, self.used)
         self.probe = PackReader(job.store, self.order).read(np.zeros(1, dtype=np.int64))
         self.step = self.applied = self.tokens = self.position = 0
         self.bad_steps: tuple[int, ...] = ()
         self.rows: list[dict[str, Any]] = []
         self.next_poll = 0.0
+        self.next_save = time.monotonic() + job.settings.checkpoint_seconds
         self.began = self._begin()
 
     # --- where it begins -----------------------------------------------------------------------------------------
@@ -177,8 +193,9 @@ class Trainer:
             if action == "halt":
                 self._report_halt(item)
                 return "halted"
-            stops = self._agree_to_stop() and not item.plan.is_last
-            if item.plan.is_last or stops or self.step % self.job.settings.checkpoint_steps == 0:
+            stops, is_due = self._agree()
+            stops = stops and not item.plan.is_last
+            if item.plan.is_last or stops or is_due:
                 self._save(is_last=item.plan.is_last)
             if stops:
                 return "stopped"
@@ -249,7 +266,7 @@ class Trainer:
     # --- saving and stopping -------------------------------------------------------------------------------------
 
     def _save(self, is_last: bool) -> None:
-        probe_loss = self._probe_loss()
+        begun, probe_loss = time.monotonic(), self._probe_loss()
         state = TrainState(
             phase=self.job.run.phase.name,
             step=self.step,
@@ -270,17 +287,22 @@ class Trainer:
             is_last=is_last,
         )
         self.rows.clear()
+        now = time.monotonic()
+        self.next_save = now + max(self.job.settings.checkpoint_seconds, (now - begun) / MAX_SAVING_RATIO)
         if self.ranks.is_first:
             self.live.close_segment()
             self.checkpoints.retain(self.job.settings.keep_checkpoints, self.job.settings.keep_steps)
 
-    def _agree_to_stop(self) -> bool:
-        """Whether any rank was told to stop; the same answer on all."""
-        asked = self.terminated()
-        if self.ranks.is_first and time.monotonic() >= self.next_poll:
-            self.next_poll = time.monotonic() + STOP_POLL_SECONDS
+    def _agree(self) -> tuple[bool, bool]:
+        """Whether any rank was told to stop, and whether a checkpoint is due; the same answers on all ranks."""
+        asked, now = self.terminated(), time.monotonic()
+        if self.ranks.is_first and now >= self.next_poll:
+            self.next_poll = now + STOP_POLL_SECONDS
             asked = asked or self.should_stop()
-        return self.ranks.sum([float(asked)], self.device)[0] > 0
+        is_due = self.ranks.is_first and now >= self.next_save
+        asks, due = self.ranks.sum([float(asked), float(is_due)], self.device)
+        steps = self.job.settings.checkpoint_steps
+        return asks > 0, due > 0 or (steps is not None and self.step % steps == 0)
 
     def _report_halt(self, item: StepBatch) -> None:
         if self.ranks.is_first:

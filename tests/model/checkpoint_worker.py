@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from model.checkpoint import Checkpoints, Loaded, TrainState, training_tensors
+from model.checkpoint import Checkpoints, Loaded, training_tensors
+from model.checkpoint_files import TrainState
 from model.ranks import Ranks
 from tasks.storage import Storage
 

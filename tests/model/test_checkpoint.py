@@ -8,16 +8,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from model.checkpoint import (
-    Checkpoints,
-    NoSoundCheckpoint,
-    TrainState,
-    list_steps,
-    load_weights,
-    read_metrics,
-    tensors_digest,
-    training_tensors,
-)
+from model.checkpoint import Checkpoints, NoSoundCheckpoint, load_weights, tensors_digest, training_tensors
+from model.checkpoint_files import TrainState, list_steps, read_metrics
 from model.ranks import Ranks
 from tasks.storage import Storage
 

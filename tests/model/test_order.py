@@ -20,12 +20,11 @@ WEIGHTS = {"code": 0.3, "docs": 0.2, "web": 0.5}
 
 
 def make_packs(**rows: list[int]) -> list[Pack]:
-    return [
-        Pack(
-            source, f"digest-{source}", tuple(PackPart(f"{source}/{i}", n) for i, n in enumerate(parts)), sum(parts) * 8
-        )
-        for source, parts in rows.items()
-    ]
+    packs = []
+    for source, sizes in rows.items():
+        parts = tuple(PackPart(f"{source}/{index}", size) for index, size in enumerate(sizes))
+        packs.append(Pack(source, f"digest-{source}", parts, tokens=sum(sizes) * 8, length=8))
+    return packs
 
 
 PACKS = make_packs(web=[700, 512, 30], code=[256, 1], docs=[300])
@@ -125,7 +124,7 @@ def test_a_following_phase_goes_on_where_the_parent_stopped() -> None:
     child = order_of("anneal", used)
     drawn = np.concatenate([parent.locate(np.arange(5000)).source, child.locate(np.arange(3000)).source])
     assert child.ordinals_until(3000) == {
-        pack.digest: int(np.count_nonzero(drawn == index)) for index, pack in enumerate(parent.packs)
+        pack.key: int(np.count_nonzero(drawn == index)) for index, pack in enumerate(parent.packs)
     }
     web = [
         r
@@ -161,13 +160,13 @@ def test_skipped_positions_are_passed_over(skips: list[tuple[int, int]], taken: 
 def test_too_many_epochs_are_refused_with_the_figures() -> None:
     parent = order_of()
     child = order_of("anneal", parent.ordinals_until(4096))
-    check_epochs([(parent, 4096), (child, 100)], 5.0, [8, 8])
+    check_epochs([(parent, 4096), (child, 100)], 5.0)
     with pytest.raises(
         ValueError, match=r"phase main would read source code 4.78 times \(1229 rows of 8 from 2056 tokens\)"
     ):
-        check_epochs([(parent, 4096)], 4.0, [8])
+        check_epochs([(parent, 4096)], 4.0)
     with pytest.raises(ValueError, match=r"phase anneal would read source code 9\.56 times"):
-        check_epochs([(parent, 4096), (child, 4096)], 5.0, [8, 8])
+        check_epochs([(parent, 4096), (child, 4096)], 5.0)
 
 
 def test_packs_must_hold_what_the_weights_ask_for() -> None:

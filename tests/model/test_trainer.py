@@ -9,15 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from model.checkpoint import (
-    Checkpoints,
-    NoSoundCheckpoint,
-    list_steps,
-    load_weights,
-    read_metrics,
-    read_state,
-    step_key,
-)
+from model.checkpoint import Checkpoints, NoSoundCheckpoint, load_weights
+from model.checkpoint_files import list_steps, read_metrics, read_state, step_key
 from model.config import ModelConfig, PhaseRun, StabilityConfig
 from model.job import EXACT_METRICS, Job, Settings
 from model.ranks import Ranks

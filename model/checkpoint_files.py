@@ -1,0 +1,126 @@
+"""The files of checkpoints that are no tensors: states, manifests, metrics. No torch here, so that reports read them.
+
+<folder>/step-00001234/<attempt>-shard-...safetensors   weights and moments: DCP's plan, one file per rank
+                      /state.json                       clock, position, ordinals, events, probe loss
+                      /metrics.parquet                  the steps since the checkpoint before
+                      /manifest.json                    written last: the checkpoint exists if and only if it does
+"""
+
+import hashlib
+import json
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, JsonValue
+
+from model.schedule import Events
+from model.store import Store
+
+FORMAT_VERSION = 1
+STEP_FOLDER = re.compile(r"/step-(\d{8})/")
+UNFINISHED = "it has no manifest: its writing was not finished"
+
+
+class TrainState(BaseModel, frozen=True, extra="forbid"):
+    """What a checkpoint knows beside its tensors. Random numbers are drawn from (seed, position, rank): no state."""
+
+    phase: str
+    step: int
+    applied_steps: int  # of all phases: AdamW's bias correction counts them
+    tokens: int  # clock of the phase
+    position: int
+    ordinals: dict[str, int]  # pack key -> rows drawn by this phase and those before it
+    events: Events = Events()
+    bad_steps: tuple[int, ...] = ()
+    probe_loss: float | None = None
+    config: dict[str, JsonValue] = {}
+    compute: dict[str, JsonValue] = {}
+
+
+class StoredFile(BaseModel, frozen=True, extra="forbid"):
+    """A file of a checkpoint, as it was written."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class CheckpointManifest(BaseModel, frozen=True, extra="forbid"):
+    """Written last. `digest` is over names and tensors, not over file bytes, which differ between two equal saves."""
+
+    format_version: int
+    step: int
+    digest: str
+    healthy: bool
+    is_last: bool
+    ranks: int
+    attempt: str
+    shards: list[StoredFile]
+    files: list[StoredFile]
+    metrics: list[str]  # steps whose metrics.parquet, joined, are the history up to here
+
+
+def step_key(folder: str, step: int) -> str:
+    """Folder of one checkpoint."""
+    return f"{folder}/step-{step:08d}"
+
+
+def list_steps(store: Store, folder: str) -> list[int]:
+    """Steps that a checkpoint was begun for, newest first; whether it exists is for its manifest to say."""
+    names = [file.key for file in store.list_files(folder) if not file.key.endswith("/metrics.parquet")]
+    return sorted({int(match.group(1)) for name in names if (match := STEP_FOLDER.search(name))}, reverse=True)
+
+
+def find_last(store: Store, folder: str) -> tuple[str, CheckpointManifest] | None:
+    """The checkpoint with which a training ended, and its key; None while it is not at its end."""
+    for step in list_steps(store, folder):
+        manifest = read_manifest(store, folder, step)
+        if isinstance(manifest, CheckpointManifest) and manifest.is_last:
+            return step_key(folder, step), manifest
+    return None
+
+
+def read_state(store: Store, checkpoint_key: str) -> TrainState:
+    """The state of a checkpoint, verified. Raises ValueError when it is damaged or has no manifest."""
+    manifest = manifest_of(store, checkpoint_key)
+    data = store.read_bytes(f"{checkpoint_key}/state.json")
+    if hashlib.sha256(data).hexdigest() not in {file.sha256 for file in manifest.files}:
+        raise ValueError(f"{checkpoint_key}: state.json is not as it was written")
+    return TrainState.model_validate_json(data)
+
+
+def read_metrics(store: Store, checkpoint_key: str) -> pa.Table:
+    """The metrics of every step up to a checkpoint. Raises ValueError when it has no manifest."""
+    manifest = manifest_of(store, checkpoint_key)
+    return pa.concat_tables([pq.read_table(pa.BufferReader(store.read_bytes(key))) for key in manifest.metrics])
+
+
+def manifest_of(store: Store, checkpoint_key: str) -> CheckpointManifest:
+    """The manifest of a checkpoint. Raises ValueError when there is none or it is damaged."""
+    folder, _, name = checkpoint_key.rpartition("/")
+    manifest = read_manifest(store, folder, int(name.removeprefix("step-")))
+    if isinstance(manifest, str):
+        raise ValueError(f"{checkpoint_key}: {manifest}")
+    return manifest
+
+
+def read_manifest(store: Store, folder: str, step: int) -> CheckpointManifest | str:
+    """The manifest of one step, or why it can't be used."""
+    try:
+        value = json.loads(store.read_bytes(f"{step_key(folder, step)}/manifest.json"))
+    except FileNotFoundError:
+        return UNFINISHED
+    except ValueError as error:
+        return f"its manifest is damaged: {error}"
+    if value.get("format_version") != FORMAT_VERSION:
+        return f"its format is {value.get('format_version')}, this basemill reads {FORMAT_VERSION}"
+    try:
+        return CheckpointManifest.model_validate(value)
+    except ValueError as error:
+        return f"its manifest is damaged: {error}"
+
+
+def json_bytes(value: BaseModel) -> bytes:
+    """The bytes of a JSON file: sorted keys, indented."""
+    return json.dumps(value.model_dump(mode="json"), indent=2, sort_keys=True).encode()

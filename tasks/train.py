@@ -1,0 +1,356 @@
+"""train: packs of a phase's sources -> checkpoints and metrics; one dataset per phase.
+
+Reads the packs (`input_ids`, `document_starts`, `num_tokens`) and, after another phase, its last checkpoint. Writes
+
+    train/<fingerprint>/checkpoints/step-00001234/...   see model/checkpoint_files.py
+                       /checkpoint.json                 which checkpoint is the result, and what it stands for
+                       /metrics.parquet                 every step; only columns that recipe, data and compute decide
+                       /halted.json                     why training stopped itself; while it exists nothing is tried
+
+The key holds model, optimizer, precision, seed, stability, this phase, the packs' digests and the parent's; code,
+ranks, micro-batch, compile and intervals stay out (each checkpoint records the compute that made it). A rerun:
+
+| found | then |
+|---|---|
+| a manifest | nothing: cached |
+| a sound checkpoint | resumed from the newest sound one, saying what was passed over |
+| checkpoints, none sound | fails with every reason |
+| nothing | fresh start, said |
+| halted.json | TrainingDiverged, never tried again by itself |
+
+Invariant: rows consumed = the plan minus the skip list. Ray Train places and connects the ranks, no more: what happened
+is read from storage. Where it computes is said by BASEMILL_TRAIN, e.g. `{ranks: 2, micro_batch_rows: 4}`.
+"""
+
+import io
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import yaml
+from pydantic import ValidationError
+
+from model.checkpoint_files import find_last, read_metrics, read_state
+from model.config import PhaseRun
+from model.job import EXACT_METRICS, Job, Settings, order_of
+from model.order import Pack, PackPart, check_epochs
+from model.schedule import rows_of_phase
+from tasks.dataset import Dataset, Workspace
+from tasks.errors import Cancelled, ConfigError, DataError, TrainingDiverged, WorkerLost
+from tasks.manifest import Manifest
+from tasks.parallel import start_ray
+from tasks.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+SETTINGS_VARIABLE = "BASEMILL_TRAIN"
+POLL_SECONDS = 0.5
+PROGRESS_SECONDS = 10.0  # the live view is published every 30; asking more often shows nothing new
+STOP_GRACE_SECONDS = 8.0  # for the ranks to save at a step boundary before they are killed
+
+
+def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings: Settings | None = None) -> Manifest:
+    """The trained phase. `datasets`: the packs of its sources and, unless it is a first phase, the phase it continues.
+
+    `extra`: checkpoint (its key), step, tokens, loss_first, loss_last, tokens_per_second, skipped_steps, sources
+    (rows and epochs), ordinals, compute. Raises ConfigError, DataError, TrainingDiverged, WorkerLost, LeaseLost.
+    """
+    by_source = {manifest.config["request"]["source"]: manifest for manifest in datasets if manifest.stage == "pack"}
+    parent = next((manifest for manifest in datasets if manifest.stage == "train"), None)
+    packs = [pack_of(source, manifest) for source, manifest in sorted(by_source.items())]
+    check_data(config, packs, parent)
+    inputs = {f"pack:{source}": manifest for source, manifest in sorted(by_source.items())}
+    if parent is not None:
+        inputs["parent"] = parent
+    dataset = into.dataset("train", config, inputs=inputs, module=__name__, with_code=False)
+    if found := dataset.find():
+        return found
+    attempt = f"{into.run_id}-{uuid.uuid4().hex[:6]}"
+    job = Job(
+        run=config,
+        packs=tuple(packs),
+        store=into.storage,
+        folder=dataset.reference,
+        attempt=attempt,
+        scratch=f"{tempfile.gettempdir()}/basemill-{attempt}",
+        settings=settings or settings_from_environment(),
+        parent=parent.extra["checkpoint"] if parent else None,
+        live_prefix=f"runs/{into.run_id}/live/train-{config.phase.name}",
+    )
+    with dataset.lease() as lost:
+        if into.storage.exists(job.halted_key):
+            raise TrainingDiverged(halt_message(into.storage, job))
+        if find_last(job.store, job.checkpoints_folder) is None:
+            run_job(job, into, lost)
+        return publish(dataset, job, packs)
+
+
+# --- what is asked for ---------------------------------------------------------------------------------------------
+
+
+def pack_of(source: str, manifest: Manifest) -> Pack:
+    """What the data order needs to know of a pack."""
+    parts = tuple(PackPart(part.path, part.rows) for part in manifest.parts if part.rows)
+    return Pack(source, manifest.digest, parts, manifest.extra["tokens"], manifest.config["request"]["sequence_length"])
+
+
+def check_data(config: PhaseRun, packs: list[Pack], parent: Manifest | None) -> None:
+    """Raises ConfigError when the packs can't carry the phase: one is missing or empty, or read too often."""
+    phase, used = config.phase, dict(parent.extra["ordinals"]) if parent else {}
+    try:
+        order = order_of(config, packs, used)
+        for pack in order.packs:
+            if pack.length != phase.sequence_length:
+                raise ConfigError(
+                    f"phase {phase.name} reads rows of {phase.sequence_length}, {pack.source}'s hold {pack.length}"
+                )
+        check_epochs([(order, rows_of_phase(config))], config.max_epochs)
+    except ValueError as error:
+        raise ConfigError(f"train: {error}") from error
+
+
+def settings_from_environment() -> Settings:
+    """How to compute here, from BASEMILL_TRAIN (a YAML mapping). Raises ConfigError."""
+    text = os.environ.get(SETTINGS_VARIABLE, "{}")
+    try:
+        return Settings.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, ValidationError) as error:
+        fields = ", ".join(Settings.model_fields)
+        raise ConfigError(f"{SETTINGS_VARIABLE}={text!r}: {error}; a mapping of {fields}") from error
+
+
+def placed(settings: Settings, config: PhaseRun, cpus: int, gpus: int) -> Settings:
+    """The settings with ranks, threads and device decided: a rank per GPU, else two ranks that share the CPUs.
+
+    Without a wish the number of ranks is the largest that divides every batch of the phase. Raises ConfigError.
+    """
+    limit = settings.ranks or gpus or min(2, cpus)
+    ranks = settings.ranks or max(
+        n for n in range(1, limit + 1) if all(step.rows % n == 0 for step in config.phase.batch)
+    )
+    try:
+        config.phase.check_ranks(ranks)
+    except ValueError as error:
+        raise ConfigError(f"train: {error}") from error
+    device = "cuda" if gpus else settings.device
+    threads = settings.threads or (None if device == "cuda" else max(1, cpus // ranks))
+    return settings.model_copy(update={"ranks": ranks, "device": device, "threads": threads})
+
+
+# --- running -------------------------------------------------------------------------------------------------------
+
+
+def run_job(job: Job, into: Workspace, lost: threading.Event) -> None:
+    """Train until the phase is at its end. Raises what stopped it before."""
+    watch = Watch(job, into, lost)
+    if into.workers == 0:
+        job = replace(
+            job, settings=placed(job.settings.model_copy(update={"ranks": 1}), job.run, os.cpu_count() or 1, 0)
+        )
+        train_here(job, watch.should_stop)
+    else:
+        resources = start_ray().cluster_resources()
+        cpus, gpus = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
+        job = replace(job, settings=placed(job.settings, job.run, cpus, gpus))
+        logger.info("train: %s", job.settings)
+        _train_on_ray(job, watch)
+    if into.storage.exists(job.halted_key):
+        raise TrainingDiverged(halt_message(into.storage, job))
+    if find_last(job.store, job.checkpoints_folder) is None:
+        if into.stop.is_set():
+            raise Cancelled("cancelled; what was trained up to the newest checkpoint is kept")
+        if not lost.is_set():  # if it is, leaving the lease says so
+            raise WorkerLost("training was stopped from outside before its end; it resumes from the newest checkpoint")
+
+
+class Watch:
+    """Asked between steps: shows progress, says when to stop."""
+
+    def __init__(self, job: Job, into: Workspace, lost: threading.Event) -> None:
+        self.job, self.into, self.lost = job, into, lost
+        self.next_look = 0.0
+
+    def should_stop(self) -> bool:
+        """Whether the run was cancelled or the lease lost."""
+        if time.monotonic() >= self.next_look:
+            self.next_look = time.monotonic() + PROGRESS_SECONDS
+            self.into.on_progress("train", self._tokens(), self.job.run.phase.tokens)
+        return self.into.stop.is_set() or self.lost.is_set()
+
+    def _tokens(self) -> int:
+        """Tokens of the phase so far, from the newest segment of the live view."""
+        segments = [
+            file.key for file in self.job.store.list_files(f"{self.job.live_prefix}") if file.key.endswith(".jsonl")
+        ]
+        own = [key for key in segments if self.job.attempt in key]
+        lines = self.into.storage.read_bytes(own[-1]).splitlines() if own else []
+        return int(orjson.loads(lines[-1]).get("tokens", 0)) if lines else 0
+
+
+def train_here(job: Job, should_stop: Callable[[], bool]) -> None:
+    """One rank: this process alone, or one worker of a group. Wrong data is a DataError."""
+    from model.checkpoint import NoSoundCheckpoint  # late: torch, which a cached run never loads
+    from model.trainer import train
+
+    try:
+        train(job, should_stop)
+    except (NoSoundCheckpoint, ValueError, FileNotFoundError) as error:
+        raise DataError(f"train: {error}") from error
+    finally:
+        shutil.rmtree(job.scratch, ignore_errors=True)
+
+
+def train_rank(loop: dict[str, Any]) -> None:
+    """What Ray Train runs in each worker. An error that no retry can mend is left in storage for the driver."""
+    job: Job = loop["job"]
+    asked_to_stop, failed = stop_key(job), failed_key(job)
+    try:
+        train_here(job, lambda: job.store.exists(asked_to_stop))
+    except DataError as error:
+        job.store.create(failed, str(error).encode())
+        raise
+
+
+def stop_key(job: Job) -> str:
+    """While this file exists the ranks save and end."""
+    return f"{job.folder}/stop-{job.attempt}"
+
+
+def failed_key(job: Job) -> str:
+    """Why an attempt failed, where its data was wrong."""
+    return f"{job.folder}/failed-{job.attempt}"
+
+
+def fit(job: Job) -> None:
+    """Place and connect the ranks with Ray Train, and wait for their end; runs in a Ray task that takes no CPU."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig  # late: half a second, and only here
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    is_cuda = job.settings.device == "cuda"
+    TorchTrainer(
+        train_rank,
+        train_loop_config={"job": job},
+        torch_config=TorchConfig(backend="nccl" if is_cuda else "gloo"),
+        scaling_config=ScalingConfig(num_workers=job.settings.ranks, use_gpu=is_cuda),
+        run_config=RunConfig(
+            name=f"train-{job.attempt}",  # unique: Ray resumes a run of the same name by itself
+            storage_path=f"{job.scratch}-ray",
+            failure_config=FailureConfig(max_failures=0),  # the stage owns the retries
+        ),
+    ).fit()
+
+
+def _train_on_ray(job: Job, watch: Watch) -> None:
+    """Ray is driven from a helper thread, so that a signal reaches the main one; a stop first asks, then kills."""
+    ray = start_ray()
+    task = ray.remote(num_cpus=0, max_retries=0)(fit).remote(job)
+    errors: list[BaseException] = []
+    thread = threading.Thread(target=_await, args=(ray, task, errors), name="train-driver", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive() and not watch.should_stop():
+            thread.join(POLL_SECONDS)
+    finally:
+        if thread.is_alive():
+            job.store.write_bytes(stop_key(job), b"")
+            thread.join(STOP_GRACE_SECONDS)
+            ray.cancel(task, force=True)
+            thread.join()
+            job.store.delete(stop_key(job))
+        shutil.rmtree(f"{job.scratch}-ray", ignore_errors=True)
+    if errors and not watch.should_stop():
+        if job.store.exists(failed_key(job)):
+            raise DataError(job.store.read_bytes(failed_key(job)).decode())
+        raise WorkerLost(f"training workers died: {str(errors[0]).strip().splitlines()[-1]}") from errors[0]
+
+
+def _await(ray: Any, task: Any, errors: list[BaseException]) -> None:
+    try:
+        ray.get(task)
+    except ray.exceptions.RayError as error:
+        errors.append(error)
+
+
+# --- the result ----------------------------------------------------------------------------------------------------
+
+
+def publish(dataset: Dataset, job: Job, packs: list[Pack]) -> Manifest:
+    """Check that the phase consumed what was planned, and write its manifest."""
+    last = find_last(job.store, job.checkpoints_folder)
+    assert last is not None  # run_job raises otherwise
+    key, checkpoint = last
+    state, metrics = read_state(job.store, key), read_metrics(job.store, key)
+    check_history(metrics, rows_of_phase(job.run))
+    seconds, rows = pc.sum(metrics["seconds"]).as_py(), pc.sum(metrics["rows"]).as_py()
+    result = {"digest": checkpoint.digest, "step": state.step, "tokens": state.tokens, "ordinals": state.ordinals}
+    return dataset.publish_files(
+        {
+            "checkpoint.json": orjson.dumps(result, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2),
+            "metrics.parquet": _parquet_bytes(metrics.select(EXACT_METRICS)),
+        },
+        totals={"rows_in": rows, "rows_out": rows, "tokens": state.tokens, "seconds": round(seconds, 3)},
+        extra={
+            "checkpoint": key,
+            "step": state.step,
+            "tokens": state.tokens,
+            "loss_first": metrics["loss"][0].as_py(),
+            "loss_last": metrics["loss"][-1].as_py(),
+            "tokens_per_second": round(state.tokens / seconds, 1),
+            "skipped_steps": list(state.bad_steps),
+            "sources": sources_of(job, packs, state.position),
+            "ordinals": state.ordinals,
+            "compute": state.compute,
+        },
+    )
+
+
+def check_history(metrics: pa.Table, planned_rows: int) -> None:
+    """Conservation of training: every step once, positions without gap, rows as planned. Raises DataError."""
+    steps, begins, ends = (metrics[name].to_pylist() for name in ("step", "position_from", "position_to"))
+    if steps != list(range(1, len(steps) + 1)) or begins != [0, *ends[:-1]]:
+        raise DataError(
+            "train: the metrics of its checkpoints do not join: steps or positions are missing or twice there"
+        )
+    rows = pc.sum(metrics["rows"]).as_py()
+    if rows != planned_rows:
+        raise DataError(f"train: {rows} rows were consumed, {planned_rows} were planned")
+
+
+def sources_of(job: Job, packs: list[Pack], position: int) -> dict[str, dict[str, float]]:
+    """Rows that the phase drew of each source, and how often it has been read in all phases."""
+    used = read_state(job.store, job.parent).ordinals if job.parent else {}
+    drawn = order_of(job.run, packs, used).ordinals_until(position)
+    return {
+        pack.source: {
+            "rows": drawn[pack.key] - used.get(pack.key, 0),
+            "epochs": round(drawn[pack.key] * pack.length / pack.tokens, 4),
+        }
+        for pack in packs
+        if pack.key in drawn
+    }
+
+
+def halt_message(storage: Storage, job: Job) -> str:
+    """Why training stopped itself, and what to do."""
+    report = storage.read_json(job.halted_key)
+    return (
+        f"phase {job.run.phase.name} halted itself: {report['reason']}. It is not tried again by itself: lower the "
+        f"learning rate or mend the data, or force a new generation ({job.halted_key})"
+    )
+
+
+def _parquet_bytes(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()

@@ -1,0 +1,291 @@
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from model.checkpoint_files import list_steps, step_key
+from model.config import ModelConfig, PhaseRun
+from model.job import EXACT_METRICS, Settings
+from tasks.dataset import Workspace
+from tasks.errors import Cancelled, ConfigError, DataError, NotComputed, TrainingDiverged, WorkerLost
+from tasks.manifest import Manifest
+from tasks.pack import PackConfig, PackRequest, PackSettings, pack_schema
+from tasks.parallel import stop_ray
+from tasks.parts import PartWriter, Unit
+from tasks.train import check_history, placed, settings_from_environment, train_phase
+
+LENGTH, ROWS, STEPS = 16, 4, 6
+MODEL = ModelConfig.of_size("tiny", width=32, num_heads=4, mlp_width=64, vocab_size=256)
+SETTINGS = Settings(checkpoint_steps=2, threads=1)
+
+
+def write_rows(unit: Unit, writer: PartWriter) -> None:
+    """Part function: rows of two documents each, made from the part's number."""
+    count, first = unit.arguments["count"], unit.arguments["first"]
+    ids = (np.arange(LENGTH)[None, :] * 3 + np.arange(first, first + count)[:, None]).astype(np.uint16) % 250
+    ids[:, [0, 9]] = 0
+    for start in range(0, count, 256):
+        rows = ids[start : start + 256]
+        table = {
+            "input_ids": pa.FixedSizeListArray.from_arrays(
+                pa.array(rows.reshape(-1)), type=unit.schema.field("input_ids").type
+            ),
+            "doc_ids": [["web:a", "web:b"]] * len(rows),
+            "document_starts": [[0, 9]] * len(rows),
+            "document_offsets": [[0, 0]] * len(rows),
+            "num_tokens": [LENGTH] * len(rows),
+        }
+        writer.write_row_group(pa.table(table, schema=unit.schema))
+
+
+def make_pack(into: Workspace, source: str, rows: int = 300, length: int = LENGTH) -> Manifest:
+    request = PackRequest(source=source, sequence_length=length)
+    settings = PackSettings(config=PackConfig(), request=request)
+    dataset = into.dataset(
+        "pack", settings, inputs={}, module="tasks.pack", schema=pack_schema(length, 256), external={"rows": rows}
+    )
+    units = [
+        dataset.unit(source=source, arguments={"count": count, "first": index * 7})
+        for index, count in enumerate((rows - 20, 20))
+    ]
+    return dataset.publish(dataset.compute(units, write_rows), extra={"tokens": rows * LENGTH})
+
+
+def make_run(**phase: Any) -> PhaseRun:
+    values = {"name": "main", "tokens": STEPS * ROWS * LENGTH, "weights": {"web": 1, "code": 1}, "batch": ROWS}
+    values |= {"sequence_length": LENGTH, "schedule": {"lr": 1e-2}} | phase
+    return PhaseRun.model_validate({"model": MODEL, "phase": values, "precision": "fp32"})
+
+
+@pytest.fixture
+def packs(workspace: Workspace) -> list[Manifest]:
+    return [make_pack(workspace, source) for source in ("web", "code")]
+
+
+def train(packs: list[Manifest], into: Workspace, run: PhaseRun | None = None, **settings: Any) -> Manifest:
+    return train_phase(*packs, into=into, config=run or make_run(), settings=SETTINGS.model_copy(update=settings))
+
+
+def test_a_phase_is_trained_published_and_cached(workspace: Workspace, packs: list[Manifest]) -> None:
+    manifest = train(packs, workspace)
+    assert manifest.stage == "train"
+    assert manifest.totals["rows_in"] == manifest.totals["rows_out"] == STEPS * ROWS
+    assert [(line["role"], line["stage"]) for line in manifest.inputs] == [("pack:code", "pack"), ("pack:web", "pack")]
+    facts = manifest.extra
+    assert facts["checkpoint"] == step_key(f"{manifest.reference}/checkpoints", STEPS)
+    assert facts["loss_last"] < facts["loss_first"]
+    assert (facts["step"], facts["tokens"], facts["skipped_steps"]) == (STEPS, STEPS * ROWS * LENGTH, [])
+    assert sum(source["rows"] for source in facts["sources"].values()) == STEPS * ROWS
+    assert facts["sources"]["web"]["epochs"] == pytest.approx(facts["sources"]["web"]["rows"] / 300, abs=1e-3)
+    metrics = pq.read_table(pa.BufferReader(manifest.read_file(workspace.storage, "metrics.parquet")))
+    assert metrics.column_names == EXACT_METRICS
+    assert metrics.num_rows == STEPS
+    again = replace(workspace, run_id="second")
+    assert train(packs, again).run_id == "test"
+    assert train(packs, replace(again, dry=True)).run_id == "test"
+
+
+def test_compute_is_no_part_of_the_key_and_the_recipe_is(workspace: Workspace, packs: list[Manifest]) -> None:
+    dry = replace(workspace, dry=True)
+    train(packs, workspace)
+    assert train(packs, dry, micro_batch_rows=1, threads=2, checkpoint_steps=7).run_id == "test"
+    changes: list[PhaseRun] = [
+        make_run(weights={"web": 2, "code": 1}),
+        make_run(schedule={"lr": 2e-2}),
+        make_run().model_copy(update={"seed": 2}),
+        make_run().model_copy(update={"precision": "bf16"}),
+    ]
+    for run in changes:
+        with pytest.raises(NotComputed):
+            train(packs, dry, run)
+    assert train(packs, dry, make_run().model_copy(update={"max_epochs": 9.0})).run_id == "test"
+    with pytest.raises(NotComputed):
+        train([packs[0], make_pack(workspace, "code", rows=301)], dry)
+
+
+def test_same_input_gives_the_same_digest(workspace: Workspace, packs: list[Manifest], tmp_path: Path) -> None:
+    first = train(packs, workspace)
+    forced = train(packs, replace(workspace, generations={"train": 1}))
+    assert forced.fingerprint != first.fingerprint
+    assert forced.digest == first.digest
+
+
+def test_a_phase_continues_another(workspace: Workspace, packs: list[Manifest]) -> None:
+    parent = train(packs, workspace)
+    child = train([*packs, parent], workspace, make_run(name="anneal", tokens=2 * ROWS * LENGTH))
+    assert [line["role"] for line in child.inputs] == ["pack:code", "pack:web", "parent"]
+    assert sum(child.extra["ordinals"].values()) == (STEPS + 2) * ROWS
+    assert sum(source["rows"] for source in child.extra["sources"].values()) == 2 * ROWS
+
+
+def test_cancelled_training_keeps_its_steps_and_goes_on(workspace: Workspace, packs: list[Manifest]) -> None:
+    undisturbed = train(packs, replace(workspace, generations={"train": 1}))
+    stop = threading.Event()
+    interrupted = replace(workspace, stop=stop, on_progress=lambda *_: stop.set())
+    with pytest.raises(Cancelled, match="what was trained up to the newest checkpoint is kept"):
+        train(packs, interrupted, keep_checkpoints=9)
+    resumed = train(packs, workspace, keep_checkpoints=9)
+    assert resumed.digest == undisturbed.digest
+    [stopped_at] = [step for step in list_steps(workspace.storage, f"{resumed.reference}/checkpoints") if step % 2]
+    assert stopped_at in (1, 3)  # seen at the first poll; the others stand at every second step
+
+
+def test_finished_steps_without_a_manifest_are_published_untrained(workspace: Workspace, packs: list[Manifest]) -> None:
+    first = train(packs, workspace)
+    workspace.storage.delete(f"{first.reference}/manifest.json")
+    shard = next(Path(workspace.storage.path(first.extra["checkpoint"])).glob("*.safetensors"))
+    changed = shard.stat().st_mtime_ns
+    again = train(packs, workspace)
+    assert again.digest == first.digest
+    assert shard.stat().st_mtime_ns == changed
+
+
+def test_damage_is_survived_or_named(workspace: Workspace, packs: list[Manifest]) -> None:
+    first = train(packs, workspace)
+    storage, folder = workspace.storage, f"{first.reference}/checkpoints"
+    storage.delete(f"{first.reference}/manifest.json")
+    storage.delete(f"{first.extra['checkpoint']}/manifest.json")
+    assert train(packs, workspace).digest == first.digest  # two steps again, from the older one
+    storage.delete(f"{first.reference}/manifest.json")
+    for step in list_steps(storage, folder):
+        storage.write_bytes(f"{step_key(folder, step)}/manifest.json", b"{}")
+    with pytest.raises(DataError, match=r"no sound checkpoint among 3: step 6: its format is None"):
+        train(packs, workspace)
+
+
+def test_a_halted_training_is_not_tried_again(workspace: Workspace, packs: list[Manifest]) -> None:
+    run = make_run()
+    dataset = workspace.dataset(
+        "train", run, inputs={f"pack:{s}": p for s, p in zip(("web", "code"), packs, strict=True)},
+        module="tasks.train", with_code=False,
+    )  # fmt: skip
+    report = {"step": 5, "reason": "more than 3 bad steps within 10", "bad_steps": [2, 3, 4, 5], "metrics": []}
+    workspace.storage.write_json(f"{dataset.reference}/halted.json", report)
+    with pytest.raises(TrainingDiverged, match="phase main halted itself: more than 3 bad steps within 10"):
+        train(packs, workspace, run)
+    assert train(packs, replace(workspace, generations={"train": 1}), run).extra["step"] == STEPS
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        ({"weights": {"web": 1, "books": 1}}, r"train: phase main: no pack for the weighted sources \['books'\]"),
+        ({"tokens": 4000 * LENGTH}, r"would read source code 6\.68 times .* max_epochs is 4: lower its weight"),
+        ({"sequence_length": 32, "tokens": 3200}, "phase main reads rows of 32, code's hold 16"),
+    ],
+)
+def test_what_the_data_cannot_carry_is_refused_before_work(
+    workspace: Workspace, packs: list[Manifest], phase: dict[str, Any], message: str
+) -> None:
+    run = make_run(**phase)
+    with pytest.raises(ConfigError, match=message):
+        train(packs, replace(workspace, dry=True), run)
+
+
+def test_ranks_that_cannot_share_a_batch_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="batch of 5 rows is not divisible by 2 ranks; use 4 or 6 rows, or ranks 1, 5"
+    ):
+        placed(Settings(ranks=2), make_run(batch=5), cpus=2, gpus=0)
+
+
+@pytest.mark.parametrize(
+    ("wish", "batch", "cpus", "gpus", "ranks", "threads", "device"),
+    [
+        ({}, 16, 2, 0, 2, 1, "cpu"),
+        ({}, 16, 64, 0, 2, 32, "cpu"),
+        ({}, 7, 2, 0, 1, 2, "cpu"),
+        ({}, 16, 1, 0, 1, 1, "cpu"),
+        ({}, {0: 12, 100: 16}, 64, 8, 4, None, "cuda"),
+        ({"ranks": 4, "threads": 3}, 16, 2, 0, 4, 3, "cpu"),
+    ],
+)
+def test_ranks_fit_the_machine_and_the_batch(
+    wish: dict[str, Any], batch: Any, cpus: int, gpus: int, ranks: int, threads: int | None, device: str
+) -> None:
+    chosen = placed(Settings.model_validate(wish), make_run(batch=batch), cpus, gpus)
+    assert (chosen.ranks, chosen.threads, chosen.device) == (ranks, threads, device)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BASEMILL_TRAIN", raising=False)
+    assert settings_from_environment() == Settings()
+    monkeypatch.setenv("BASEMILL_TRAIN", "{ranks: 4, micro_batch_rows: 2}")
+    assert settings_from_environment() == Settings(ranks=4, micro_batch_rows=2)
+    for wrong in ("{rankz: 4}", "[1", "{ranks: 0}", "3"):
+        monkeypatch.setenv("BASEMILL_TRAIN", wrong)
+        with pytest.raises(ConfigError, match=r"(?s)BASEMILL_TRAIN=.*a mapping of micro_batch_rows"):
+            settings_from_environment()
+
+
+def test_lost_or_double_steps_are_found() -> None:
+    good = {"step": [1, 2], "position_from": [0, 4], "position_to": [4, 8], "rows": [4, 4]}
+    check_history(pa.table(good), 8)
+    for column, values in (("step", [1, 3]), ("position_from", [0, 5])):
+        with pytest.raises(DataError, match="do not join"):
+            check_history(pa.table(good | {column: values}), 8)
+    with pytest.raises(DataError, match="8 rows were consumed, 12 were planned"):
+        check_history(pa.table(good), 12)
+
+
+@pytest.fixture
+def ray_workspace(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield replace(workspace, workers=2, generations={"train": 1})
+    stop_ray()
+
+
+def test_ray_trains_two_ranks_like_one(ray_workspace: Workspace, workspace: Workspace, packs: list[Manifest]) -> None:
+    one = train(packs, workspace)
+    two = train(packs, ray_workspace, micro_batch_rows=2)
+    assert (two.extra["compute"]["ranks"], one.extra["compute"]["ranks"]) == (2, 1)
+    assert two.extra["loss_last"] == pytest.approx(one.extra["loss_last"], abs=1e-5)
+    assert two.extra["ordinals"] == one.extra["ordinals"]
+    names = {file.key.rsplit("/", 1)[1] for file in workspace.storage.list_files(two.extra["checkpoint"])}
+    assert len([name for name in names if name.endswith(".safetensors")]) == 2
+    live = workspace.storage.list_files("runs/test/live/train-main")
+    assert any(file.key.endswith(".jsonl") for file in live)
+
+
+@pytest.mark.chaos
+def test_a_killed_rank_costs_an_attempt_not_the_result(ray_workspace: Workspace, packs: list[Manifest]) -> None:
+    run = make_run(tokens=400 * ROWS * LENGTH)
+    undisturbed = train(packs, ray_workspace, run)
+    killer = threading.Thread(target=kill_a_rank, daemon=True)
+    again = replace(ray_workspace, generations={"train": 2})
+    killer.start()
+    with pytest.raises(WorkerLost, match="training workers died"):
+        train(packs, again, run)
+    killer.join()
+    assert train(packs, again, run).digest == undisturbed.digest
+
+
+def kill_a_rank() -> None:
+    """SIGKILL the first Ray Train worker below this process; never one of another Ray on this machine."""
+    while True:
+        for status in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if b"ray::RayTrainWorker" in status.read_bytes() and is_ours(int(status.parent.name)):
+                    time.sleep(1)
+                    os.kill(int(status.parent.name), signal.SIGKILL)
+                    return
+        time.sleep(0.1)
+
+
+def is_ours(pid: int) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
