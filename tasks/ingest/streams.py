@@ -153,7 +153,7 @@ class _Members:
                 chunk = self.file.read(COMPRESSED_CHUNK_BYTES)
                 if not chunk:
                     yield Damage("truncated", at, "the file ends inside a compressed member")
-                    return None
+                    return self._next_member(at + 1)  # damage can make a decoder run over all that follows
                 fed += len(chunk)
                 data = decoder.decompress(chunk)
             if data:
