@@ -1,0 +1,160 @@
+"""Which documents were in a training batch, down to their raw records (`basemill trace RUN --step N`).
+
+Nothing is stored per step but positions: source, pack part and row of each follow from the seed (model/order.py), and a
+packed row names its documents. Their raw references are read from the documents that were packed.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import BaseModel
+
+from model.checkpoint_files import read_state
+from model.config import PhaseRun
+from model.job import order_of
+from model.order import GROUP_ROWS, RowRef, next_positions
+from tasks.errors import ConfigError
+from tasks.manifest import Manifest, load_manifest
+from tasks.parts import Part, Receipt, read_part
+from tasks.runs import RunRecord
+from tasks.storage import Storage
+from tasks.train import pack_of
+
+EXCERPT_CHARS = 160
+
+
+class Span(BaseModel, frozen=True):
+    """A document's piece in a row: `num_tokens` tokens from `token_offset` of the document on."""
+
+    doc_id: str
+    token_offset: int
+    num_tokens: int
+    raw_ref: str = ""
+    url: str | None = None
+    excerpt: str = ""
+
+
+class TracedRow(BaseModel, frozen=True):
+    """One row of the batch."""
+
+    position: int
+    source: str
+    epoch: int
+    pack_part: str
+    row: int
+    spans: list[Span]
+
+
+class Trace(BaseModel, frozen=True):
+    """One training step and everything that was in its batch."""
+
+    run_id: str
+    phase: str
+    step: int
+    metrics: dict[str, Any]
+    rows: list[TracedRow]
+
+
+def trace_step(storage: Storage, record: RunRecord, step: int, phase: str | None = None) -> Trace:
+    """The batch of a step of a phase (default: the last phase). Raises ConfigError when there is no such step."""
+    trained = _trained(storage, record, phase)
+    config = PhaseRun.model_validate(trained.config)
+    metrics = _metrics_of(storage, trained, step)
+    packs, used = _inputs(storage, trained)
+    order = order_of(config, [pack_of(source, manifest) for source, manifest in packs.items()], used)
+    skips = read_state(storage, trained.extra["checkpoint"]).events.skips
+    skipped = [(skip.start, skip.stop) for skip in skips if skip.phase == config.phase.name]
+    positions = next_positions(metrics["position_from"], metrics["rows"], skipped)
+    rows = _rows(storage, order.rows_of_positions(positions))
+    facts = _facts(storage, packs, rows)
+    return Trace(
+        run_id=record.run_id,
+        phase=config.phase.name,
+        step=step,
+        metrics=metrics,
+        rows=[
+            row.model_copy(update={"spans": [span.model_copy(update=facts[span.doc_id]) for span in row.spans]})
+            for row in rows
+        ],
+    )
+
+
+def _trained(storage: Storage, record: RunRecord, phase: str | None) -> Manifest:
+    lines = record.datasets_of("train")
+    if phase is not None:
+        lines = [line for line in lines if line.label == f"train {phase}"]
+    if not lines:
+        names = ", ".join(line.label.removeprefix("train ") for line in record.datasets_of("train")) or "none"
+        raise ConfigError(f"run {record.run_id}: no trained phase {phase or ''}; phases: {names}")
+    return load_manifest(storage, lines[-1].reference)
+
+
+def _metrics_of(storage: Storage, trained: Manifest, step: int) -> dict[str, Any]:
+    metrics = pq.read_table(pa.BufferReader(trained.read_file(storage, "metrics.parquet")))
+    found = metrics.filter(pc.equal(metrics["step"], step)).to_pylist()
+    if not found:
+        raise ConfigError(f"step {step}: the phase has steps 1 to {pc.max(metrics['step']).as_py()}")
+    row: dict[str, Any] = found[0]
+    return row
+
+
+def _inputs(storage: Storage, trained: Manifest) -> tuple[dict[str, Manifest], dict[str, int]]:
+    """The packs by source, and the ordinals that earlier phases used."""
+    inputs = {i["role"]: load_manifest(storage, f"{i['stage']}/{i['fingerprint']}") for i in trained.inputs}
+    packs = {role.removeprefix("pack:"): pack for role, pack in inputs.items() if role.startswith("pack:")}
+    return packs, dict(inputs["parent"].extra["ordinals"]) if "parent" in inputs else {}
+
+
+def _rows(storage: Storage, refs: list[RowRef]) -> list[TracedRow]:
+    """The rows with their documents; each row group is read once."""
+    wanted: dict[tuple[str, int], list[RowRef]] = defaultdict(list)
+    for ref in refs:
+        wanted[ref.part_key, ref.row // GROUP_ROWS].append(ref)
+    columns = ["doc_ids", "document_starts", "document_offsets", "num_tokens"]
+    rows = []
+    for (path, group), own in wanted.items():
+        with storage.open_input(path) as raw, pq.ParquetFile(raw, page_checksum_verification=True) as file:
+            table = file.read_row_group(group, columns=columns, use_threads=False)
+        for ref in own:
+            rows.append(_traced(ref, {name: table[name][ref.row % GROUP_ROWS].as_py() for name in columns}))
+    return sorted(rows, key=lambda row: row.position)
+
+
+def _traced(ref: RowRef, row: dict[str, Any]) -> TracedRow:
+    starts = row["document_starts"]
+    lengths = np.diff([*starts, row["num_tokens"]]).tolist()
+    spans = [
+        Span(doc_id=doc_id, token_offset=offset, num_tokens=length)
+        for doc_id, offset, length in zip(row["doc_ids"], row["document_offsets"], lengths, strict=True)
+    ]
+    return TracedRow(
+        position=ref.position, source=ref.source, epoch=ref.epoch, pack_part=ref.part_key, row=ref.row, spans=spans
+    )
+
+
+def _facts(storage: Storage, packs: dict[str, Manifest], rows: list[TracedRow]) -> dict[str, dict[str, Any]]:
+    """raw_ref, url and the beginning of the text of every document in the rows, by id."""
+    facts: dict[str, dict[str, Any]] = {}
+    for pack_part in {(row.source, row.pack_part) for row in rows}:
+        names = pa.array(
+            {span.doc_id for row in rows if (row.source, row.pack_part) == pack_part for span in row.spans}
+        )
+        for part in _documents_of(storage, packs[pack_part[0]], pack_part[1]):
+            for table in read_part(storage, part, ["doc_id", "raw_ref", "url", "text"]):
+                for found in table.filter(pc.is_in(table["doc_id"], names)).to_pylist():
+                    excerpt = found["text"][:EXCERPT_CHARS]
+                    facts[found["doc_id"]] = {"raw_ref": found["raw_ref"], "url": found["url"], "excerpt": excerpt}
+    return facts
+
+
+def _documents_of(storage: Storage, pack: Manifest, path: str) -> list[Part]:
+    """The document parts that a pack part was made of, from its receipt."""
+    [own] = [part for part in pack.parts if part.path == path]
+    keys = set(Receipt.from_json(storage.read_bytes(own.receipt_path)).inputs)
+    [entry] = [entry for entry in pack.inputs if entry["role"] == "documents"]
+    documents = load_manifest(storage, f"{entry['stage']}/{entry['fingerprint']}")
+    return [part for part in documents.parts if part.key in keys]
