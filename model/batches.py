@@ -148,12 +148,6 @@ def rank_slice(positions: Ints, rank: int, ranks: int) -> Ints:
     return positions[rank * share : (rank + 1) * share]
 
 
-def step_positions(position: int, plan: StepPlan, events: Events) -> Ints:
-    """The positions that a step reads, skip ranges left out."""
-    skips = [(skip.start, skip.stop) for skip in events.skips if skip.phase == plan.phase]
-    return next_positions(position, plan.batch_rows, skips)
-
-
 class Loader:
     """Iterates over the steps of a phase from a clock and position on, reading ahead on a thread of its own.
 
@@ -211,7 +205,7 @@ def _read_steps(
     reader: PackReader, run: PhaseRun, events: Events, tokens: int, position: int, rank: int, ranks: int
 ) -> Iterator[StepBatch]:
     for plan in plan_phase(run, tokens, events):
-        positions = step_positions(position, plan, events)
+        positions = next_positions(position, plan.batch_rows, events.skipped(plan.phase))
         end = int(positions[-1]) + 1
         yield StepBatch(plan, position, end, reader.read(rank_slice(positions, rank, ranks)))
         position = end

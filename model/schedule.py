@@ -45,6 +45,10 @@ class Events(BaseModel, frozen=True, extra="forbid"):
         holding = (f.factor for f in self.factors if f.kind == kind and f.from_tokens <= tokens < f.to_tokens)
         return math.prod(holding)
 
+    def skipped(self, phase: str) -> list[tuple[int, int]]:
+        """The position ranges of a phase that are not read."""
+        return [(skip.start, skip.stop) for skip in self.skips if skip.phase == phase]
+
 
 @dataclass(frozen=True)
 class StepPlan:

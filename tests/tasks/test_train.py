@@ -22,7 +22,7 @@ from tasks.manifest import Manifest
 from tasks.pack import PackConfig, PackRequest, PackSettings, pack_schema
 from tasks.parallel import stop_ray
 from tasks.parts import PartWriter, Unit
-from tasks.train import check_history, placed, settings_from_environment, train_phase
+from tasks.train import check_history, placed, rows_of_step, settings_from_environment, train_phase
 
 LENGTH, ROWS, STEPS = 16, 4, 6
 MODEL = ModelConfig.of_size("tiny", width=32, num_heads=4, mlp_width=64, vocab_size=256)
@@ -55,7 +55,7 @@ def make_pack(into: Workspace, source: str, rows: int = 300, length: int = LENGT
         "pack", settings, inputs={}, module="tasks.pack", schema=pack_schema(length, 256), external={"rows": rows}
     )
     units = [
-        dataset.unit(source=source, arguments={"count": count, "first": index * 7})
+        dataset.unit(source=source, arguments={"source": source, "count": count, "first": index * 7})
         for index, count in enumerate((rows - 20, 20))
     ]
     return dataset.publish(dataset.compute(units, write_rows), extra={"tokens": rows * LENGTH})
@@ -126,6 +126,27 @@ def test_a_phase_continues_another(workspace: Workspace, packs: list[Manifest]) 
     assert [line["role"] for line in child.inputs] == ["pack:code", "pack:web", "parent"]
     assert sum(child.extra["ordinals"].values()) == (STEPS + 2) * ROWS
     assert sum(source["rows"] for source in child.extra["sources"].values()) == 2 * ROWS
+
+
+def test_the_rows_of_a_step_are_those_that_it_read(workspace: Workspace, packs: list[Manifest]) -> None:
+    parent = train(packs, workspace)
+    child = train([*packs, parent], workspace, make_run(name="anneal", tokens=2 * ROWS * LENGTH))
+    seen = [
+        rows_of_step(workspace.storage, phase, step)
+        for phase, step in ((parent, 1), (parent, 6), (child, 1), (child, 2))
+    ]
+    assert [[row.position for row in rows] for rows in seen] == [
+        [0, 1, 2, 3],
+        [20, 21, 22, 23],
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+    ]
+    places = [(row.part_key, row.row) for rows in seen for row in rows]
+    assert len(set(places)) == 16  # the child goes on where the parent stopped: no row twice
+    for row in seen[0]:
+        assert row.part_key in {part.path for pack in packs for part in pack.parts if part.source == row.source}
+    with pytest.raises(ConfigError, match="has steps 1 to 6, no step 7"):
+        rows_of_step(workspace.storage, parent, 7)
 
 
 def test_cancelled_training_keeps_its_steps_and_goes_on(workspace: Workspace, packs: list[Manifest]) -> None:
