@@ -19,7 +19,7 @@ from tasks.config import check_by_source, for_source
 from tasks.dataset import Workspace
 from tasks.dedup_near.candidates import connect
 from tasks.dedup_near.signatures import sign
-from tasks.dedup_near.verify import REASON, verify
+from tasks.dedup_near.verify import REASON, verify_pairs
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.keepers import apply_by_part, check_dropped_share, decide_by_part
 from tasks.manifest import Manifest
@@ -60,7 +60,7 @@ def drop_near_duplicates(documents: Manifest, *, into: Workspace, config: NearDe
     with dataset.lease():
         signatures = sign(dataset, documents, {source: own.enabled for source, own in settings.items()})
         components = connect(dataset, signatures)
-        pairs = verify(
+        pairs = verify_pairs(
             dataset, documents, signatures, components, threshold=config.threshold, priorities=priorities
         )
         decisions = decide_by_part(dataset, "decisions", documents, {"pairs": pairs})

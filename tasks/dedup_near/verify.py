@@ -43,7 +43,7 @@ MEMBER_SCHEMA = pa.schema(
 )
 
 
-def verify(
+def verify_pairs(
     dataset: Dataset,
     documents: Manifest,
     signatures: Manifest,

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datasketch import MinHash
 from numba import njit
 
 from tasks.kernels.buffers import text_array, text_buffers
@@ -230,6 +229,8 @@ def sign_documents(texts: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 
 def permutations() -> np.ndarray:
     """datasketch's own factors and addends, uint32 [2, NUM_PERMUTATIONS]."""
+    from datasketch import MinHash  # late: it loads scipy.integrate and redis, two seconds that only signing should pay
+
     return np.ascontiguousarray(MinHash(NUM_PERMUTATIONS, seed=SEED, scheme="affine32").permutations)
 
 
