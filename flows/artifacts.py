@@ -1,7 +1,7 @@
 """What the dashboard shows of a run beside its states: progress, the funnel, samples, the loss curve, the graph.
 
-A failed update never fails a stage, and no artifact is updated more often than every UPDATE_SECONDS (Prefect's server on
-SQLite locks under more). Pictures are data: URLs of at most PICTURE_BYTES. Text from documents is escaped by tasks/report.
+A failed update never fails a stage, and no artifact is updated more often than every UPDATE_SECONDS (Prefect's server
+on SQLite locks under more). Pictures are data: URLs of at most PICTURE_BYTES; tasks/report escapes text of documents.
 """
 
 import contextvars
@@ -84,8 +84,6 @@ def show_markdown(key: str, text: str, description: str = "") -> None:
 
 def show_results(run: Run) -> None:
     """The pages of a finished or failed run: funnel, what was dropped and why, loss curve, graph."""
-    from tasks.report import dashboard_pages
-
     for key, description, markdown in dashboard_pages(run.storage, run.journal.record, picture_bytes=PICTURE_BYTES):
         show_markdown(key, markdown, description)
 

@@ -67,7 +67,7 @@ def dry_run(root: str, values: dict[str, Any], from_stage: str | None, until_sta
 
 @contextlib.contextmanager
 def _closed(run: Run) -> Iterator[None]:
-    """Whatever happens, the record says how the attempt ended; then the report, of a failed run where it can be made."""
+    """Whatever happens, the record says how the attempt ended; then the report, of a failed run where possible."""
     journal = run.journal
     try:
         yield

@@ -1,4 +1,4 @@
-"""How the graph calls a stage or a subflow: through Prefect in a run, plainly in a plan. The one place that decides it."""
+"""How the graph calls a stage or a subflow: through Prefect in a run, plainly in a plan. Decided here alone."""
 
 import functools
 from collections.abc import Callable

@@ -46,9 +46,8 @@ def show(run_name: RunName = "latest", root: Root = "./lake", as_json: AsJson = 
         return
     say(f"run {record.run_id} of recipe {record.recipe['name']}: {record.state}")
     for attempt in record.attempts:
-        say(
-            f"  attempt {attempt.number} on {attempt.host}, {attempt.started}: {attempt.state} {attempt.message}".rstrip()
-        )
+        what = f"{attempt.state} {attempt.message}".rstrip()
+        say(f"  attempt {attempt.number} on {attempt.host}, {attempt.started}: {what}")
     say()
     say_table(
         ("dataset", "made by", "seconds", "reference"),

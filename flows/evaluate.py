@@ -11,8 +11,8 @@ from tasks.outcome import Reference
 @flow(name="evaluate")
 @cancellable
 def evaluate(
-    run: Run, trained: dict[str, Reference], packs: stages.Packs, tokenizer: Reference
+    run: Run, trained: dict[str, Reference], packs: stages.Packs, tokenizer: Reference, documents: list[Reference]
 ) -> tuple[Reference, Reference]:
     """Losses and scores of the last phase, and the folder that transformers loads."""
-    scores = call(stages.evaluate, run, trained, packs, tokenizer)
+    scores = call(stages.evaluate, run, trained, packs, tokenizer, documents)
     return scores, call(stages.export, run, trained, tokenizer)

@@ -7,8 +7,8 @@
     -> evaluate -> export                                                                          evaluate.py
 
 `graph` is written once: a run calls its subflows and stages as Prefect flows and tasks, `basemill plan` calls the same
-functions plainly, in a workspace where nothing is computed. What may be None: a dataset that is not known yet in a plan,
-or not wanted (`until_stage`); whatever depends on it is left out.
+functions plainly, in a workspace where nothing is computed. None stands for a dataset that is not known yet (plan) or
+not wanted (`until_stage`); what depends on it is left out.
 """
 
 from typing import Any
@@ -25,6 +25,7 @@ from flows.packing import packing
 from flows.pretrain import pretrain
 from flows.vocabulary import vocabulary
 from tasks.journal import PlanLine, Run
+from tasks.pins import pinned
 
 
 @flow(name="basemill", description="From raw text to a trained base model: one recipe, every stage cached.")
@@ -53,14 +54,23 @@ def basemill(
 
 
 def graph(run: Run) -> None:
-    """Every stage, in order."""
-    if run.recipe.prepare:
-        call(stages.prepare, run)
-    documents, mixed = call(curate, run)
-    tokenizer = call(vocabulary, run, documents, mixed)
-    packs = call(packing, run, documents, mixed, tokenizer)
-    trained = call(pretrain, run, packs)
-    call(evaluate, run, trained, packs, tokenizer)
+    """Every stage, in order; pinned datasets are taken as they are, and nothing before them is computed."""
+    last_phase = run.recipe.train.phases[-1].name
+    tokenizers = pinned(run, "vocabulary", "vocabulary")
+    packs = pinned(run, "pack", "pack")
+    trained = pinned(run, "train", last_phase)
+
+    documents = mixed = None
+    if tokenizers is None or packs is None:
+        if run.recipe.prepare:
+            call(stages.prepare, run)
+        documents, mixed = call(curate, run)
+    tokenizer = tokenizers["vocabulary"] if tokenizers else call(vocabulary, run, documents, mixed)
+    if packs is None:
+        packs = call(packing, run, documents, mixed, tokenizer)
+    if trained is None:
+        trained = call(pretrain, run, packs)
+    call(evaluate, run, trained, packs, tokenizer, [documents] if documents or run.is_dry else [])
 
 
 def plan(

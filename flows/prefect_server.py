@@ -1,8 +1,8 @@
 """The Prefect server behind a run: the configured one, a running one, or one started here, never two on one database.
 
 `PREFECT_API_URL` (variable or Prefect profile) wins. Else a server that already serves this PREFECT_HOME is used: the
-one recorded in `<PREFECT_HOME>/basemill/server.json`, or one at Prefect's own address, each asked for its home. Else one
-is started under a file lock, so that two runs starting together get one server.
+one recorded in `<PREFECT_HOME>/basemill/server.json`, or one at Prefect's own address, each asked for its home. Else
+one is started under a file lock, so that two runs starting together get one server.
 
 Every user holds a shared lock on `users.lock`; the server tries for the exclusive one each second and stops when it
 gets it: when the last user has left, however it left (a lock dies with its process). A newcomer that meets a stopping

@@ -25,7 +25,6 @@ from tasks.demo_corpus import write_python_corpus
 from tasks.errors import Cancelled, StorageError, WorkerLost
 from tasks.evaluate import evaluate_checkpoint
 from tasks.export import export_model
-from tasks.ingest import ingest_sources
 from tasks.inputs import read_sources
 from tasks.journal import Run
 from tasks.manifest import Manifest
@@ -162,13 +161,14 @@ def train(run: Run, packs: Packs, phase_name: str, trained: dict[str, Reference]
 
 
 @task(name="evaluate", **STAGE)
-def evaluate(run: Run, trained: dict[str, Reference], packs: Packs, vocabulary: Reference) -> Any:
-    """Losses per source on held-out rows, before and after training."""
+def evaluate(
+    run: Run, trained: dict[str, Reference], packs: Packs, vocabulary: Reference, documents: list[Reference]
+) -> Any:
+    """Losses per source on held-out rows, before and after training; `documents` say what was decontaminated."""
     phase = run.recipe.train.phases[-1]
     held_out = [packs[pack_label(request)] for request in pack_requests(phase, "held_out")]
-    return answer(
-        run, "evaluate", evaluate_checkpoint, trained[phase.name], vocabulary, *held_out, config=run.recipe.evaluate
-    )
+    datasets = (trained[phase.name], vocabulary, *held_out, *documents)
+    return answer(run, "evaluate", evaluate_checkpoint, *datasets, config=run.recipe.evaluate)
 
 
 @task(name="export", **STAGE)
