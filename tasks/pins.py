@@ -1,0 +1,56 @@
+"""Pinned datasets: taken as they are, nothing before them is computed (`pin` in a recipe).
+
+A pin is a run's id (or its beginning, or `latest`), which stands for all datasets of that stage in the run, or the
+beginning of a dataset's fingerprint.
+"""
+
+from tasks.dataset import Workspace
+from tasks.errors import ConfigError
+from tasks.journal import Run
+from tasks.manifest import Manifest, list_manifests
+from tasks.outcome import Reference, obtain
+from tasks.runs import LATEST, find_record, list_run_ids
+
+MIN_FINGERPRINT_DIGITS = 8
+
+
+def pinned(run: Run, stage: str, label: str) -> dict[str, Reference] | None:
+    """The pinned datasets of a stage by label, noted in plan and record; None when the stage is not pinned.
+
+    `label`: what a dataset named by its fingerprint is called in this run. Raises ConfigError when there is no such.
+    """
+    name: str | None = getattr(run.recipe.pin, stage)
+    if name is None:
+        return None
+    references = _find(run, stage, name, label)
+    return {
+        label: obtain(run, stage, _Taken(reference), label=label).reference for label, reference in references.items()
+    }
+
+
+class _Taken:
+    """The stage function of a pinned dataset: it is there."""
+
+    def __init__(self, reference: str) -> None:
+        self.reference = reference
+
+    def __call__(self, *, into: Workspace) -> Manifest:
+        return into.load(self.reference)
+
+
+def _find(run: Run, stage: str, name: str, label: str) -> dict[str, str]:
+    storage = run.storage
+    if name == LATEST or any(run_id.startswith(name) for run_id in list_run_ids(storage)):
+        record = find_record(storage, name)
+        lines = record.datasets_of(stage)
+        if not lines:
+            raise ConfigError(f"pin.{stage}: run {record.run_id} has no dataset of stage {stage}")
+        return {line.label: line.reference for line in lines}
+    fingerprint = name.rpartition("/")[2]
+    found = [reference for reference in list_manifests(storage, stage) if f"/{fingerprint}" in reference]
+    if len(fingerprint) < MIN_FINGERPRINT_DIGITS or len(found) != 1:
+        raise ConfigError(
+            f"pin.{stage}: {name!r} is no run of {storage.url}, and {len(found)} datasets of stage {stage} begin so; "
+            f"give a run id or at least {MIN_FINGERPRINT_DIGITS} digits of a fingerprint"
+        )
+    return {label: found[0]}
