@@ -51,7 +51,8 @@ def attempt(
         root=root, run_id=run_id, recipe=recipe, from_stage=from_stage, until_stage=until_stage,
         generations=record.generations, workers=workers_here(),
     )  # fmt: skip
-    with _closed(run.keep(journal)):
+    run.keep(journal)
+    with _closed(run):
         yield run
 
 

@@ -4,9 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from prefect import Flow, Task
+from prefect import Flow, State, Task
 from prefect.states import Cancelled as CancelledState
-from prefect.states import State
 
 from tasks.errors import Cancelled
 from tasks.journal import Run
@@ -25,7 +24,7 @@ def call(step: Task[..., Any] | Flow[..., Any], run: Run, *inputs: Any) -> Any:
         return step.fn(run, *inputs) if _is_wanted(step, run) else None
     if not _is_wanted(step, run) or any(given is None for given in inputs):
         return None
-    state: State[Any] = step(run, *inputs, return_state=True)
+    state: State[Any] = step(run, *inputs, return_state=True)  # type: ignore[assignment]
     if state.is_cancelled():
         raise Cancelled(state.message or "cancelled")
     return state.result()

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from flows import cli_look
-from flows.cli_look import say_summary, summary
 from flows.cli_options import AsJson, Root, RunName
-from flows.display import err, say_json, say_progress, say_table, show_run
+from flows.display import err, say_json, say_progress, say_summary, say_table, show_run
 from flows.prefect_server import dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
 from tasks.errors import ConfigError, PipelineError
@@ -20,6 +19,7 @@ from tasks.journal import PlanLine
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, find_record, load_record, new_run_id, stages_between
 from tasks.storage import Storage
+from tasks.summary import summarise
 
 app = typer.Typer(
     help="From raw text to a trained base language model: one recipe, one graph of stages, every stage cached.",
@@ -154,9 +154,9 @@ def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunReco
     storage = Storage(wanted["root"])
     record = load_record(storage, run_id)
     if as_json:
-        say_json(summary(storage, record))
+        say_json(summarise(storage, record) | {"dashboard": link})
     else:
-        say_summary(storage, record, link)
+        say_summary(summarise(storage, record), link)
     if not is_done:
         err.print(f"run {run_id} {record.state}: {record.attempts[-1].message}", markup=False, style="red")
         err.print(f"finished parts are kept; to go on: basemill rerun {run_id}", markup=False)

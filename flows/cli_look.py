@@ -1,23 +1,27 @@
 """The commands that look at runs: runs, show, files, why, sample, trace, report, generate. They start nothing."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from flows.cli_options import AsJson, Root, RunName
 from flows.display import say, say_funnel, say_json, say_table
+from tasks.errors import ConfigError
 from tasks.funnel import funnel
 from tasks.manifest import Manifest, list_manifests, load_manifest
-from tasks.errors import ConfigError
-from tasks.runs import RUN_STAGES, RunRecord, find_record, list_records
+from tasks.report import write_report
+from tasks.runs import RUN_STAGES, find_record, list_records
 from tasks.samples import DEFAULT_COUNT, sample_stage
 from tasks.storage import Storage
+from tasks.summary import summarise
+from tasks.trace import trace_step
+from tasks.trained_model import SamplingConfig, generate_text
 from tasks.why import tell_story
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    for command in (runs, show, files, why, sample):
+    for command in (runs, show, files, why, trace, sample, report, generate):
         app.command()(command)
 
 
@@ -42,7 +46,7 @@ def show(run_name: RunName = "latest", root: Root = "./lake", as_json: AsJson = 
     storage = Storage(root)
     record = find_record(storage, run_name)
     if as_json:
-        say_json(summary(storage, record))
+        say_json(summarise(storage, record))
         return
     say(f"run {record.run_id} of recipe {record.recipe['name']}: {record.state}")
     for attempt in record.attempts:
@@ -121,6 +125,74 @@ def sample(
         say(document.text + "\n")
 
 
+def trace(
+    run_name: RunName,
+    step: Annotated[int, typer.Option("--step", min=1, help="A training step.")],
+    phase: Annotated[
+        str | None, typer.Option("--phase", help="A phase of the recipe; the last one if left out.")
+    ] = None,
+    root: Root = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """List the documents of a training batch, down to their raw records."""
+    storage = Storage(root)
+    traced = trace_step(storage, find_record(storage, run_name), step, phase)
+    if as_json:
+        say_json(traced.model_dump(mode="json"))
+        return
+    loss = f"loss {traced.metrics['loss']:.4f}" if traced.metrics["loss"] is not None else "no loss"
+    say(f"phase {traced.phase}, step {traced.step}: {len(traced.rows)} rows, {loss}")
+    rows = [
+        (
+            row.position,
+            row.source,
+            row.epoch,
+            span.doc_id,
+            span.token_offset,
+            span.num_tokens,
+            span.raw_ref,
+            span.excerpt,
+        )
+        for row in traced.rows
+        for span in row.spans
+    ]
+    say_table(("position", "source", "epoch", "document", "from token", "tokens", "raw record", "text"), rows)
+
+
+def report(run_name: RunName = "latest", root: Root = "./lake", as_json: AsJson = False) -> None:
+    """Write the run's report again, and say where it is."""
+    storage = Storage(root)
+    place = storage.path(write_report(storage, find_record(storage, run_name)))
+    if as_json:
+        say_json({"report": place})
+    else:
+        say(place)
+
+
+def generate(
+    run_name: RunName = "latest",
+    prompt: Annotated[str, typer.Option("--prompt", help="The text to go on from.")] = "The ",
+    max_new_tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to write, at most.")] = 100,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest.")] = 0.8,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same text.")] = 0,
+    root: Root = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """Let the trained model of a run write."""
+    storage = Storage(root)
+    record = find_record(storage, run_name)
+    trained, vocabulary = (record.datasets_of(stage) for stage in ("train", "vocabulary"))
+    if not trained or not vocabulary:
+        raise ConfigError(f"run {record.run_id} has trained no model; see `basemill show {record.run_id}`")
+    config = SamplingConfig(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
+    model, tokenizer = (load_manifest(storage, lines[-1].reference) for lines in (trained, vocabulary))
+    text = generate_text(storage, model, tokenizer, prompt, config)
+    if as_json:
+        say_json({"prompt": prompt, "text": text})
+    else:
+        say(text)
+
+
 def find_dataset(storage: Storage, name: str) -> Manifest:
     """The dataset meant by `stage/fingerprint` or the beginning of a fingerprint. Raises ConfigError."""
     stage, _, fingerprint = name.rpartition("/")
@@ -134,20 +206,6 @@ def find_dataset(storage: Storage, name: str) -> Manifest:
     if len(found) != 1:
         raise ConfigError(f"dataset {name!r}: {len(found)} datasets match; references are shown by `basemill show RUN`")
     return load_manifest(storage, found[0])
-
-
-def summary(storage: Storage, record: RunRecord) -> dict[str, Any]:
-    """What `show --json` and `run --json` print."""
-    return record.model_dump(mode="json") | {
-        "state": record.state,
-        "funnel": [row.model_dump() for row in funnel(storage, record)],
-    }
-
-
-def say_summary(storage: Storage, record: RunRecord, link: str) -> None:
-    """What `run` prints at its end."""
-    say()
-    say_funnel(funnel(storage, record))
 
 
 def _compared(value: float | None, threshold: float | None) -> str:

@@ -75,6 +75,38 @@ def say_funnel(rows: Sequence[FunnelRow]) -> None:
         say()
 
 
+def say_summary(figures: dict[str, Any], dashboard: str) -> None:
+    """What `run` prints at its end."""
+    say()
+    say_funnel([FunnelRow.model_validate(row) for row in figures["funnel"]])
+    for label, facts in figures["training"].items():
+        parameters = f"{figures['parameters']:,} parameters, " if figures["parameters"] else ""
+        say(
+            f"{label}: {parameters}{facts['tokens']:,} tokens in {facts['step']:,} steps, {facts['seconds']:,.0f} s "
+            f"({facts['tokens_per_second']:,.0f} tokens/s), loss {facts['loss_first']:.3f} -> {facts['loss_last']:.3f}"
+        )
+    if figures["losses"]:
+        say()
+        rows = [
+            (row["source"], row["tokens"], *(_rounded(row[f"bits_per_byte_{when}"]) for when in ("before", "after")))
+            for row in figures["losses"]
+        ]
+        say_table(("held-out text of", "tokens", "bits per byte before", "after"), rows)
+        for name, status in figures["evaluation_sets"].items():
+            say(f"evaluation set {name}: {status}")
+    for sample in figures["samples"][:1]:
+        say(f"\nThe model writes after {sample['prompt']!r}:\n{sample['text']}")
+    say()
+    for name in ("model", "report"):
+        if figures[name]:
+            say(f"{name:<10} {figures[name]}")
+    say(f"{'dashboard':<10} {dashboard}  (`prefect server start` shows it when no run is on)")
+
+
+def _rounded(value: float | None) -> float | str:
+    return "no text" if value is None else round(value, 3)
+
+
 def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -78,10 +78,8 @@ def execute(client: SyncPrefectClient, flow_run: FlowRun) -> State[Any]:
     watch.start()
     try:
         with _ctrl_c_cancels():
-            state: State[Any] = run_flow(
-                basemill, flow_run=flow_run, parameters=flow_run.parameters, return_type="state"
-            )  # type: ignore[assignment]
-        return state
+            state: Any = run_flow(basemill, flow_run, flow_run.parameters, return_type="state")
+        return cast(State[Any], state)
     finally:
         done.set()
         watch.join(2 * POLL_SECONDS)

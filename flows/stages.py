@@ -10,17 +10,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from prefect import Task, task
+from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
 from prefect.states import Cancelled as CancelledState
-from prefect.states import Completed, State
+from prefect.states import Completed
 
 from flows.artifacts import show_progress, show_results
 from model.config import PhaseConfig
+from tasks.decontaminate import drop_evaluation_text
 from tasks.dedup_exact import drop_exact_duplicates
 from tasks.dedup_near import drop_near_duplicates
-from tasks.decontaminate import drop_evaluation_text
 from tasks.demo_corpus import write_python_corpus
 from tasks.errors import Cancelled, StorageError, WorkerLost
 from tasks.evaluate import evaluate_checkpoint

@@ -8,6 +8,7 @@ closed every SEGMENT_SECONDS and when a stage ends, since a store cannot append.
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -52,7 +53,7 @@ class Run(BaseModel, frozen=True):
     workers: int = -1
     is_dry: bool = False
     _plan: list[PlanLine] = PrivateAttr(default_factory=list)
-    _journal: "Journal | None" = PrivateAttr(default=None)
+    _journals: "list[Journal]" = PrivateAttr(default_factory=list)  # one, while it is executed
 
     @property
     def storage(self) -> Storage:
@@ -67,14 +68,13 @@ class Run(BaseModel, frozen=True):
     @property
     def journal(self) -> "Journal":
         """The journal of the process that executes the run."""
-        if self._journal is None:
+        if not self._journals:
             raise RuntimeError("this run is not being executed: it has no journal")
-        return self._journal
+        return self._journals[-1]
 
-    def keep(self, journal: "Journal") -> "Run":
-        """The run with the journal that its stages write to."""
-        self._journal = journal
-        return self
+    def keep(self, journal: "Journal") -> None:
+        """From now on stages write to this journal."""
+        self._journals.append(journal)
 
     def wants(self, stage: str) -> bool:
         """Whether the stage lies before or at `until_stage`."""
@@ -86,12 +86,11 @@ class Run(BaseModel, frozen=True):
 
     def workspace(self, stage: str) -> Workspace:
         """Where the stage computes and reports; dry in a dry run and before `from_stage`."""
-        shared = {"storage": self.storage, "run_id": self.run_id, "generations": self.generations}
+        into = Workspace(self.storage, self.run_id, generations=self.generations)
         if self.is_dry or not self.may_compute(stage):
-            return Workspace(**shared, dry=True)
-        return Workspace(
-            **shared, workers=self.workers, stop=STOP, on_progress=self.journal.progress, on_wait=self.journal.waiting
-        )
+            return replace(into, dry=True)
+        journal = self.journal
+        return replace(into, workers=self.workers, stop=STOP, on_progress=journal.progress, on_wait=journal.waiting)
 
 
 class Journal:

@@ -1,0 +1,104 @@
+"""Fixtures for the flows: one Prefect server for the session, a recipe over real text that runs in a few seconds."""
+
+import json
+import os
+import pydoc_data.topics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.prefect_server import quiet_environment, use_server
+
+quiet_environment()
+
+SOURCES = {"web": 2, "code": 1}  # files of each source; each file is a part
+
+
+@pytest.fixture(scope="session")
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A PREFECT_HOME of the session's own."""
+    home = tmp_path_factory.mktemp("prefect")
+    before = {name: os.environ.get(name) for name in ("PREFECT_HOME", "PREFECT_API_URL")}
+    os.environ["PREFECT_HOME"] = str(home)
+    os.environ.pop("PREFECT_API_URL", None)
+    yield home
+    for name, value in before.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="session")
+def server_url(prefect_home: Path) -> Iterator[str]:
+    """The session's server; runs in this process and commands in others join it."""
+    with use_server() as server_url:
+        yield server_url()
+
+
+@pytest.fixture(autouse=True)
+def serial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are computed in this process."""
+    monkeypatch.setenv("BASEMILL_WORKERS", "0")
+
+
+@pytest.fixture
+def recipe_values(tmp_path: Path) -> dict[str, Any]:
+    """A recipe over the help topics of the installed Python: three files, two sources, everything else tiny."""
+    topics = sorted(pydoc_data.topics.topics.items())
+    files = [f"{source}/{number}.jsonl" for source, count in SOURCES.items() for number in range(count)]
+    for index, name in enumerate(files):
+        path = tmp_path / "raw" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"text": text, "url": f"https://docs.example/{topic}"} for topic, text in topics[index :: len(files)]]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "name": "tiny",
+        "ingest": {"part_bytes": 200_000, "sources": {s: {"base": str(tmp_path / "raw" / s)} for s in SOURCES}},
+        "mix": {"held_out_ratio": 0.2},
+        "vocabulary": {"size": 300},
+        "model": {"size": "tiny"},
+        "train": {
+            "phases": [
+                {
+                    "name": "main", "tokens": 2048, "weights": {"web": 2, "code": 1}, "sequence_length": 64, "batch": 4,
+                    "schedule": {"lr": 1e-3},
+                }
+            ]
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture
+def recipe_path(tmp_path: Path, recipe_values: dict[str, Any]) -> Path:
+    """The same recipe as a file (JSON is YAML)."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(json.dumps(recipe_values))
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """A storage root."""
+    return str(tmp_path / "lake")
+
+
+Execute = Callable[..., Any]
+
+
+@pytest.fixture
+def execute(server_url: str, root: str, recipe_values: dict[str, Any]) -> Execute:
+    """execute(run_id="...", recipe=..., until_stage="mix", ...) -> (final state, record): as the command does it."""
+    from flows import launch  # late: the environment above must be set before prefect is imported
+    from tasks.recipe import Recipe
+    from tasks.runs import load_record, new_run_id
+    from tasks.storage import Storage
+
+    def run(run_id: str | None = None, recipe: dict[str, Any] | None = None, **parameters: Any) -> Any:
+        run_id = run_id or new_run_id()
+        values = Recipe.parse(recipe or recipe_values).model_dump(mode="json")
+        wanted = {"root": root, "recipe": values, "from_stage": None, "until_stage": "mix", "force": False} | parameters
+        with launch.connected(server_url) as client:
+            state = launch.execute(client, launch.create_run(client, run_id, wanted))
+        return state, load_record(Storage(root), run_id)
+
+    return run

@@ -1,0 +1,108 @@
+"""Runs of the deployment: cancelled through the API, retried by a worker, buried when their process was killed."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
+from prefect.states import AwaitingRetry, Cancelling, Running
+
+from flows import launch, stages
+from flows.attempt import RUN_LABEL
+from tasks.errors import Cancelled, DataError
+from tasks.journal import STOP
+from tasks.manifest import Manifest
+from tasks.runs import RunRecord, load_record, new_run_id
+from tasks.storage import Storage
+
+Execute = Callable[..., tuple[Any, RunRecord]]
+PROJECT = Path(__file__).parents[2]
+
+
+def request_cancel(server_url: str, run_id: str) -> None:
+    """What the dashboard's Cancel does."""
+    with launch.connected(server_url) as client:
+        [flow_run] = [run for run in client.read_flow_runs() if run.name == run_id]
+        client.set_flow_run_state(flow_run.id, Cancelling())
+
+
+def test_cancelling_stops_the_stage_keeps_what_is_finished_and_a_rerun_goes_on(
+    execute: Execute, server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, calls = new_run_id(), []
+
+    def endless(*_: Any, **__: Any) -> Manifest:
+        calls.append(threading.Thread(target=request_cancel, args=(server_url, run_id), daemon=True))
+        calls[-1].start()
+        if STOP.wait(60):
+            raise Cancelled("cancelled between two parts; finished parts are kept")
+        raise DataError("was not cancelled")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "split_documents", endless)
+        state, record = execute(run_id=run_id)
+    assert state.type == StateType.CANCELLED
+    assert record.state == "cancelled"
+    assert len(calls) == 1  # not tried again
+    assert [line.label for line in record.datasets][-1] == "decontaminate"
+
+    state, record = execute(run_id=run_id)
+    assert state.is_completed()
+    assert [(attempt.number, attempt.state) for attempt in record.attempts] == [(1, "cancelled"), (2, "completed")]
+    assert [line.label for line in record.datasets if not line.cached] == ["mix"]
+
+
+def test_retry_in_the_dashboard_hands_the_run_to_a_worker(
+    execute: Execute, server_url: str, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Manifest:
+        raise DataError("only in this process")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stages, "drop_exact_duplicates", broken)
+        _, record = execute(until_stage="dedup-exact")
+    assert record.state == "failed"
+    flow_run_id = UUID(record.attempts[0].flow_run_id)
+    with launch.connected(server_url) as client:
+        assert client.read_flow_run(flow_run_id).labels[RUN_LABEL] == record.run_id
+        client.set_flow_run_state(flow_run_id, AwaitingRetry(), force=True)
+        subprocess.run(
+            [sys.executable, "-m", "prefect", "worker", "start", "--pool", launch.POOL, "--run-once"],
+            env=os.environ | {"PREFECT_API_URL": server_url, "PYTHONPATH": str(PROJECT)},
+            cwd="/", check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+        flow_run = client.read_flow_run(flow_run_id)
+    assert flow_run.state_name == "Completed"
+    assert flow_run.run_count == 2
+    record = load_record(Storage(root), record.run_id)
+    assert [(attempt.state, attempt.flow_run_id) for attempt in record.attempts] == [
+        ("failed", str(flow_run_id)),
+        ("completed", str(flow_run_id)),
+    ]
+    assert [(line.label, line.cached) for line in record.datasets] == [("ingest", True), ("dedup-exact", False)]
+
+
+def test_a_killed_attempt_does_not_stay_running(server_url: str, root: str, recipe_values: dict[str, Any]) -> None:
+    record = RunRecord(run_id=new_run_id(), created="2026-01-01T00:00:00+00:00", recipe=recipe_values)
+    with launch.connected(server_url) as client:
+        parameters = {"root": root, "recipe": recipe_values, "from_stage": None, "until_stage": None, "force": False}
+        flow_run = launch.create_run(client, record.run_id, parameters)
+        assert flow_run.state_name == "Pending"  # no worker takes it
+        assert flow_run.deployment_id is not None  # so that the dashboard offers Retry and Cancel
+        client.set_flow_run_state(flow_run.id, Running(), force=True)
+        record.begin_attempt(str(flow_run.id))
+        record.begin_attempt("00000000-0000-0000-0000-000000000000")  # forgotten by Prefect
+        launch.bury(client, record)
+        assert client.read_flow_run(flow_run.id).state_name == "Crashed"
+
+
+def test_registering_twice_gives_one_deployment(server_url: str) -> None:
+    with launch.connected(server_url) as client, get_client(sync_client=True):
+        assert launch.register(client) == launch.register(client)

@@ -1,0 +1,137 @@
+"""The graph as runs and plans: cached states, causes, --from, --until, --force."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId
+
+from flows import launch
+from flows.pipeline import plan
+from tasks.errors import ConfigError
+from tasks.journal import read_events
+from tasks.manifest import load_manifest
+from tasks.recipe import Recipe
+from tasks.runs import RunRecord
+from tasks.storage import Storage
+
+Execute = Callable[..., tuple[Any, RunRecord]]
+CURATION = ["ingest", "dedup-exact", "signals", "select", "dedup-near", "redact", "decontaminate", "mix"]
+
+
+def planned(root: str, recipe: dict[str, Any], *, until: str | None = "mix", force: bool = False) -> dict[str, str]:
+    values = Recipe.parse(recipe).model_dump(mode="json")
+    return {line.label: str(line) for line in plan(root, values, None, until, force)}
+
+
+def task_states(server_url: str, record: RunRecord) -> dict[str, tuple[str, int]]:
+    """Name of the stage: name of its task's state and how often it ran."""
+    with launch.connected(server_url), get_client(sync_client=True) as client:
+        parent = UUID(record.attempts[-1].flow_run_id)
+        children = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]))
+        )
+        ids = [parent, *(child.id for child in children)]
+        tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
+    return {task.name.rpartition("-")[0]: (task.state_name or "", task.run_count) for task in tasks}
+
+
+def test_a_second_run_is_cached_and_says_so_everywhere(
+    execute: Execute, server_url: str, root: str, recipe_values: dict[str, Any]
+) -> None:
+    assert planned(root, recipe_values) == {"ingest": "run (never computed here)"} | dict.fromkeys(
+        CURATION[1:], "if changed"
+    )
+
+    state, first = execute()
+    assert state.is_completed()
+    assert [line.label for line in first.datasets] == CURATION
+    assert not any(line.cached for line in first.datasets)
+    states = task_states(server_url, first)
+    assert {states[stage] for stage in CURATION} == {("Completed", 1)}
+
+    assert planned(root, recipe_values) == dict.fromkeys(CURATION, f"cached (run {first.run_id})")
+    state, second = execute()
+    assert state.is_completed()
+    assert state.name == "Completed"
+    assert [(line.label, line.reference, line.made_by, line.cached) for line in second.datasets] == [
+        (line.label, line.reference, first.run_id, True) for line in first.datasets
+    ]
+    assert {task_states(server_url, second)[stage][0] for stage in CURATION} == {"Cached"}
+
+    events = read_events(Storage(root), second.run_id)
+    assert [event["label"] for event in events if event["kind"] == "stage finished"] == CURATION
+    assert events[-1]["kind"] == "run ended"
+    assert events[-1]["state"] == "completed"
+    assert Storage(root).exists(f"runs/{second.run_id}/report.html")
+    assert Storage(root).exists(f"runs/{second.run_id}/inputs.json")
+
+
+def test_a_changed_setting_names_itself_and_leaves_what_comes_before(
+    execute: Execute, root: str, recipe_values: dict[str, Any]
+) -> None:
+    _, first = execute()
+    changed = recipe_values | {"select": {"max_drop_ratio": 0.8}}
+    verdicts = planned(root, changed)
+    assert [verdicts[stage] for stage in CURATION[:3]] == [f"cached (run {first.run_id})"] * 3
+    assert verdicts["select"] == "run (max_drop_ratio: 0.9 -> 0.8)"
+    assert {verdicts[stage] for stage in CURATION[4:]} == {"if changed"}
+
+    _, second = execute(recipe=changed)
+    # select gave the same documents, so nothing after it ran again
+    assert [line.label for line in second.datasets if not line.cached] == ["select"]
+
+
+def test_stages_before_from_are_only_looked_up(execute: Execute, root: str, recipe_values: dict[str, Any]) -> None:
+    state, record = execute(from_stage="select")
+    assert state.is_failed()
+    assert record.datasets == []
+    assert "ingest is not computed yet" in record.attempts[-1].message
+    assert record.state == "failed"
+
+    _, first = execute(until_stage="signals")
+    assert [line.label for line in first.datasets] == CURATION[:3]
+    state, second = execute(from_stage="select", until_stage="select")
+    assert state.is_completed()
+    assert [line.label for line in second.datasets if not line.cached] == ["select"]
+    assert "dedup-near" not in planned(root, recipe_values, until="select")
+
+
+def test_force_computes_again_and_gets_the_same(execute: Execute, root: str, recipe_values: dict[str, Any]) -> None:
+    _, first = execute(until_stage="dedup-exact")
+    assert planned(root, recipe_values, until="dedup-exact", force=True)["ingest"] == "run (forced, generation 1)"
+    _, second = execute(until_stage="dedup-exact", force=True)
+    assert second.generations == {"ingest": 1, "dedup-exact": 1}
+    assert not any(line.cached for line in second.datasets)
+    for old, new in zip(first.datasets, second.datasets, strict=True):
+        assert old.reference != new.reference
+        assert old.digest == new.digest
+        assert load_manifest(Storage(root), new.reference).generation == 1
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"), [(("nonsense", None), "'nonsense' does not exist"), (("mix", "ingest"), "comes after")]
+)
+def test_wrong_stages_are_refused_before_anything_runs(
+    root: str, recipe_values: dict[str, Any], stages: tuple[str | None, str | None], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(root, Recipe.parse(recipe_values).model_dump(mode="json"), *stages, False)
+
+
+def test_a_plan_loads_neither_ray_nor_torch(root: str, recipe_values: dict[str, Any], prefect_home: Any) -> None:
+    script = (
+        "import sys, json; from flows.pipeline import plan; plan(*json.loads(sys.argv[1]));"
+        "print([name for name in ('ray', 'torch', 'transformers', 'matplotlib') if name in sys.modules])"
+    )
+    values = Recipe.parse(recipe_values).model_dump(mode="json")
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps([root, values, None, None, False])],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
