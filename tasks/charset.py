@@ -23,6 +23,7 @@ META_BYTES = 4096  # the standard says 1024; real pages put it later
 META_CHARSET = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 DETECT_BYTES = 1 << 16
 ANY_BYTES = frozenset({"windows-1252", "iso-8859-1", "latin-1", "cp1252"})  # these accept nearly all bytes: no evidence
+MAX_WESTERN_RATIO = 0.2  # Western European text has fewer letters beyond ASCII
 NO_CHARSETS = frozenset({"unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "undefined"})
 REPLACEMENT = "\ufffd"
 
@@ -90,6 +91,8 @@ def _guess(data: bytes, charsets: list[str]) -> Decoded:
     if utf8.replaced == 0 or sound > utf8.replaced:
         return utf8
     detected = _detected(data)
+    if detected == "utf-8" and utf8.replaced <= MAX_WESTERN_RATIO * len(data):
+        detected = "cp1252"  # no idea (too short): what browsers take where nothing is said
     if (text := _strict(data, detected)) is not None:
         return Decoded(text, detected)
     return _decode_as(data, charsets[0] if charsets else detected)

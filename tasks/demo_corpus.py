@@ -29,6 +29,7 @@ FOLDER = "raw/python-corpus"
 MARKER = f"{FOLDER}/complete.json"
 CORPUS_VERSION = 1  # raised when this module writes something else
 CHILD_SECONDS = 300
+GZIP_LEVEL = 6
 DATE = "2024-01-01T00:00:00Z"
 SITE = "https://pydoc.example"
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
@@ -78,7 +79,7 @@ def docs_files() -> Iterator[RawFile]:
             rows.extend(json.dumps(row, ensure_ascii=False) for row in package_texts(package))
     for letter, rows in letters.items():
         data = "".join(f"{row}\n" for row in rows).encode("utf-8", "replace")
-        yield f"{letter}.jsonl.gz", gzip.compress(data, mtime=0), len(data)
+        yield f"{letter}.jsonl.gz", gzip.compress(data, GZIP_LEVEL, mtime=0), len(data)
 
 
 def package_texts(package: Distribution) -> Iterator[dict[str, str]]:
@@ -112,12 +113,12 @@ def web_files() -> Iterator[RawFile]:
             "warcinfo", f"{SITE}/{letter}", b"software: basemill demo corpus\r\nformat: WARC File Format 1.0\r\n"
         )
         records = [info, *(warc_record("response", f"{SITE}/{name}.html", http_response(page)) for name, page in pages)]
-        data = b"".join(gzip.compress(record, mtime=0) for record in records)
+        data = b"".join(gzip.compress(record, GZIP_LEVEL, mtime=0) for record in records)
         yield f"{letter}.warc.gz", data, sum(len(page.encode("utf-8", "replace")) for _, page in pages)
 
 
-def pydoc_pages() -> Iterator[tuple[str, str]]:
-    """(module, HTML) of standard library modules, made by a child: pydoc imports what it describes.
+def pydoc_pages(*modules: str) -> Iterator[tuple[str, str]]:
+    """(module, HTML) of these or all standard library modules, made by a child: pydoc imports what it describes.
 
     Its environment is empty, because the page of `os` shows it, and its hashes are fixed, because pages show sets.
     """
@@ -125,7 +126,7 @@ def pydoc_pages() -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "pages.jsonl")
         child = subprocess.run(
-            [sys.executable, "-S", "-P", str(program), str(output)],
+            [sys.executable, "-S", "-P", str(program), str(output), *modules],
             env={"PYTHONHASHSEED": "0", "TZ": "UTC", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
             cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             timeout=CHILD_SECONDS, check=False, text=True,

@@ -1,7 +1,7 @@
 """Run as a program: pydoc's HTML of standard library modules, one JSON line [module, page] each, into a file.
 
 Standard library only, so that it runs without site packages and sees nothing of them:
-`python -S -P pydoc_pages.py OUTPUT`. The same machine gives the same bytes: set PYTHONHASHSEED and TZ.
+`python -S -P pydoc_pages.py OUTPUT [MODULE ...]`. The same machine gives the same bytes: set PYTHONHASHSEED and TZ.
 """
 
 import importlib
@@ -41,15 +41,15 @@ def _paths() -> list[tuple[str, str]]:
     return sorted(found.items(), key=lambda item: -len(item[0]))
 
 
-def main(output: str) -> None:
-    """Write the pages of all modules that can be imported without consequences."""
+def main(output: str, *names: str) -> None:
+    """Write the pages of these modules, or of all that can be imported without consequences."""
     warnings.simplefilter("ignore")
     with open(output, "w", encoding="utf-8") as file:
-        for name in sorted(sys.stdlib_module_names - SIDE_EFFECTS - OF_THIS_PROCESS):
+        for name in names or sorted(sys.stdlib_module_names - SIDE_EFFECTS - OF_THIS_PROCESS):
             page = module_page(name)
             if page is not None:
                 file.write(json.dumps([name, page]) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

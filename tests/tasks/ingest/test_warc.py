@@ -1,0 +1,269 @@
+"""WARC, WET and ARC: good records behind bad ones are kept, positions name the member, other kinds are counted."""
+
+import csv
+import gzip
+import io
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.extract import PageExtractor
+from tasks.ingest.records import Outcome, Record, Rejected, Skipped
+from tasks.ingest.sources import SourceConfig
+from tasks.ingest.warc import read_warc
+
+REAL_FILES = Path(__file__).parents[4] / "shared" / "data" / "warc"
+WARC = SourceConfig(base="x", format="warc")
+PARAGRAPH = "The quick brown fox jumps over the lazy dog, and nobody in the village minds it at all. "
+
+
+@pytest.fixture(scope="module")
+def extractor() -> Iterator[PageExtractor]:
+    shared = PageExtractor()
+    yield shared
+    shared.close()
+
+
+def record(
+    kind: str, block: bytes, url: str = "http://a.example/", length: int | None = None, fields: str = ""
+) -> bytes:
+    head = f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2024-01-02T03:04:05Z\r\n"
+    head += (
+        f"WARC-Record-ID: <urn:{kind}>\r\n{fields}Content-Length: {len(block) if length is None else length}\r\n\r\n"
+    )
+    return head.encode() + block + b"\r\n\r\n"
+
+
+def response(text: str, fields: str = "Content-Type: text/html; charset=utf-8", status: int = 200) -> bytes:
+    page = f"<html><head><title>T</title></head><body><p>{text}</p></body></html>".encode()
+    return f"HTTP/1.1 {status} X\r\n{fields}\r\n\r\n".encode() + page
+
+
+def page(n: int, length: int | None = None) -> bytes:
+    return record("response", response(f"Page {n}. {PARAGRAPH * 3}"), f"http://a.example/{n}", length)
+
+
+def read(
+    data: bytes, extractor: PageExtractor, start: int = 0, end: int | None = None, config: SourceConfig = WARC
+) -> list[Outcome]:
+    return list(read_warc(io.BytesIO(data), start, end, config, extractor))
+
+
+def numbers(outcomes: list[Outcome]) -> list[int]:
+    return [int(o.text.split()[1].rstrip(".")) for o in outcomes if isinstance(o, Record)]
+
+
+def refusals(outcomes: list[Outcome]) -> list[tuple[str, str]]:
+    return [(o.position, o.reason) for o in outcomes if isinstance(o, Rejected)]
+
+
+def test_a_page_becomes_a_document(extractor: PageExtractor) -> None:
+    (found,) = read(page(1), extractor)
+    assert isinstance(found, Record)
+    assert found.text.startswith("Page 1. The quick brown fox")
+    assert (found.position, found.url, found.timestamp) == ("0", "http://a.example/1", "2024-01-02T03:04:05Z")
+    assert found.meta == {"id": "<urn:response>", "title": "T"}
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (record("warcinfo", b"software: x"), "warcinfo"),
+        (record("request", b"GET / HTTP/1.1\r\n\r\n"), "request"),
+        (record("metadata", b"a: b"), "metadata"),
+        (record("revisit", response("x")), "revisit"),
+        (record("continuation", b"x"), "continuation"),
+        (record("made-up", b"x"), "unknown_type"),
+        (record("response", response("x", status=404)), "http_4xx"),
+        (record("response", response("x", status=301)), "http_3xx"),
+        (record("response", response("x", "Content-Type: image/png")), "not_text"),
+        (record("resource", b"\x89PNG", fields="Content-Type: image/png\r\n"), "not_text"),
+        (record("response", b"not http", "dns:a.example"), "not_text"),
+    ],
+)
+def test_what_is_not_wanted_is_skipped_by_kind(extractor: PageExtractor, data: bytes, kind: str) -> None:
+    assert read(data, extractor) == [Skipped(kind)]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (record("response", b"not http at all"), "bad_http"),
+        (record("response", b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"), "empty"),
+        (record("response", response("<i>" * 10_000)), "too_deep"),
+        (record("response", response("<script>x()</script>")), "no_content"),
+        (record("response", response("x" * (9 << 20))), "too_large"),
+        (record("response", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\na\0b"), "binary"),
+    ],
+)
+def test_bad_pages_are_named(extractor: PageExtractor, data: bytes, reason: str) -> None:
+    outcomes = read(data + page(2), extractor)
+    assert refusals(outcomes) == [("0", reason)]
+    assert numbers(outcomes) == [2]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (record("conversion", "größe".encode(), fields="Content-Type: text/plain\r\n"), "größe"),
+        (record("resource", b"plain", fields="Content-Type: text/plain; charset=ascii\r\n"), "plain"),
+        (record("response", b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=cp1251\r\n\r\n\xe4\xe0"), "да"),
+        (record("response", b"HTTP/1.1 200 OK\r\n\r\n<!DOCTYPE html><p>sniffed"), "sniffed"),
+    ],
+)
+def test_other_documents(extractor: PageExtractor, data: bytes, text: str) -> None:
+    (found,) = read(data, extractor)
+    assert isinstance(found, Record)
+    assert found.text.strip() == text
+
+
+def test_wet_takes_conversions_only(extractor: PageExtractor) -> None:
+    data = page(1) + record("conversion", b"text", fields="WARC-Identified-Content-Language: eng\r\n")
+    wet = SourceConfig(base="x", format="wet")
+    skipped, found = read(data, extractor, config=wet)
+    assert skipped == Skipped("response")
+    assert isinstance(found, Record)
+    assert (found.text, found.meta["languages"]) == ("text", "eng")
+
+
+def test_positions(extractor: PageExtractor) -> None:
+    pages = [page(n) for n in range(4)]
+    offsets = [sum(map(len, pages[:n])) for n in range(4)]
+    plain = [o.position for o in read(b"".join(pages), extractor) if isinstance(o, Record)]
+    assert plain == [str(offset) for offset in offsets]
+    members = [gzip.compress(data) for data in pages]
+    starts = [str(sum(map(len, members[:n]))) for n in range(4)]
+    assert [o.position for o in read(b"".join(members), extractor) if isinstance(o, Record)] == starts
+    whole = gzip.compress(b"".join(pages))
+    assert [o.position for o in read(whole, extractor) if isinstance(o, Record)] == [
+        "0", *(f"0+{offset}" for offset in offsets[1:]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [0, 5, 100, 300, 10**6, 10**12])
+def test_a_record_of_wrong_length_ends_where_the_next_begins(extractor: PageExtractor, length: int) -> None:
+    config = SourceConfig(base="x", format="warc", max_record_bytes=10**13)
+    outcomes = read(page(1) + page(2, length) + page(3), extractor, config=config)
+    assert numbers(outcomes) == [1, 2, 3]
+    assert [o.edits for o in outcomes if isinstance(o, Record)][0::2] == [{}, {}]
+    assert list(outcomes[1].edits) == ["wrong_length"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "junk", [b"garbage\r\n", b"WARC/1.0\r\nWARC-Type: response\r\n\r\n", b"\0" * 100, b"x" * (3 << 20)]
+)
+def test_junk_between_records_costs_itself(extractor: PageExtractor, junk: bytes) -> None:
+    outcomes = read(page(1) + junk + b"\r\n" + page(2), extractor)
+    assert numbers(outcomes) == [1, 2]
+    assert [reason for _, reason in refusals(outcomes)] in (["corrupt_record"], [])
+
+
+def test_lf_line_ends_and_folded_headers(extractor: PageExtractor) -> None:
+    data = page(1).replace(b"\r\n", b"\n")
+    block = len(response(f"Page 1. {PARAGRAPH * 3}"))
+    data = data.replace(f"Content-Length: {block}".encode(), f"Content-Length:\n  {block - 3}".encode())
+    outcomes = read(data + data, extractor)
+    assert numbers(outcomes) == [1, 1]
+    assert refusals(outcomes) == []
+
+
+@pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.85, 0.99])
+@pytest.mark.parametrize("is_gzip", [True, False])
+def test_a_cut_file_keeps_the_records_before_the_cut(extractor: PageExtractor, share: float, is_gzip: bool) -> None:
+    records = [gzip.compress(page(n)) if is_gzip else page(n) for n in range(10)]
+    data = b"".join(records)
+    cut = int(len(data) * share)
+    whole = sum(1 for n in range(10) if sum(map(len, records[: n + 1])) <= cut + 4)  # a record may lack its line ends
+    outcomes = read(data[:cut], extractor)
+    assert numbers(outcomes)[:whole] == list(range(whole))
+    assert [reason for _, reason in refusals(outcomes)] in (["truncated"], [])
+    assert len(numbers(outcomes)) + len(refusals(outcomes)) <= whole + 1
+
+
+def test_a_cut_whole_file_gzip_keeps_the_records_before_the_cut(extractor: PageExtractor) -> None:
+    noise = random.Random(1)
+    pages = [
+        record("response", response(" ".join([f"Page {n}."] + [str(noise.random()) for _ in range(60)])))
+        for n in range(10)
+    ]
+    data = gzip.compress(b"".join(pages))
+    outcomes = read(data[: int(len(data) * 0.6)], extractor)
+    assert numbers(outcomes) == list(range(len(numbers(outcomes))))
+    assert len(numbers(outcomes)) >= 5
+    assert [reason for _, reason in refusals(outcomes)] == ["truncated"]
+
+
+def test_random_damage_costs_only_the_record_it_hits(extractor: PageExtractor) -> None:
+    members = [gzip.compress(page(n)) for n in range(8)]
+    data = b"".join(members)
+    for seed in range(40):
+        draw = random.Random(seed)
+        at = draw.randrange(4, len(data))
+        broken = data[:at] + bytes([data[at] ^ draw.randrange(1, 256)]) + data[at + 1 :]
+        outcomes = read(broken, extractor)
+        hit = next(n for n in range(8) if at < sum(map(len, members[: n + 1])))
+        assert set(range(8)) - {hit} <= set(numbers(outcomes)), seed
+        positions = [o.position for o in outcomes if not isinstance(o, Skipped)]
+        assert len(positions) == len(set(positions))
+
+
+@pytest.mark.parametrize("step", [50, 400, 1_000])
+def test_ranges_tile_the_members(extractor: PageExtractor, step: int) -> None:
+    data = b"".join(gzip.compress(page(n)) for n in range(12))
+    found = [o for start in range(0, len(data), step) for o in read(data, extractor, start, start + step)]
+    assert numbers(found) == list(range(12))
+    assert [o.position for o in found if isinstance(o, Record)] == [
+        o.position for o in read(data, extractor) if isinstance(o, Record)
+    ]
+
+
+def test_arc(extractor: PageExtractor) -> None:
+    version = b"1 0 Archive\nURL IP-address Archive-date Content-type Archive-length\n"
+    data = b"filedesc://x.arc 0.0.0.0 20240102030405 text/plain %d\n%s\n" % (len(version), version)
+    for n in range(3):
+        block = response(f"Page {n}. {PARAGRAPH * 3}")
+        data += b"http://a.example/%d 10.0.0.1 20240102030405 text/html %d\n%s\n" % (n, len(block), block)
+    outcomes = read(data, extractor)
+    assert outcomes[0] == Skipped("warcinfo")
+    assert numbers(outcomes) == [0, 1, 2]
+    assert isinstance(outcomes[1], Record)
+    assert (outcomes[1].url, outcomes[1].timestamp) == ("http://a.example/0", "2024-01-02T03:04:05Z")
+
+
+def test_too_large_records_are_passed_over(extractor: PageExtractor) -> None:
+    config = SourceConfig(base="x", format="warc", max_record_bytes=5_000)
+    outcomes = read(record("response", b"x" * 6_000) + page(2), extractor, config=config)
+    assert refusals(outcomes) == [("0", "too_large")]
+    assert numbers(outcomes) == [2]
+
+
+@pytest.mark.parametrize("data", [b"", b"\r\n\r\n", b"\n"])
+def test_nothing_gives_nothing(extractor: PageExtractor, data: bytes) -> None:
+    assert read(data, extractor) == []
+
+
+# Files where another reader counts records that are none: it goes on inside a record that it misread.
+MISCOUNTED = {
+    "bad.arc": 1,
+    "broken.warc": 2,
+    "invalid-warcfile-fields-empty.warc": 1,
+    "invalid-warcfile-fields-invalidformat.warc": 1,
+}
+
+
+@pytest.mark.skipif(not REAL_FILES.is_dir(), reason="the shared crawl files are not here")
+def test_real_files_lose_no_record(extractor: PageExtractor) -> None:
+    for row in csv.DictReader((REAL_FILES / "MANIFEST.tsv").open(), delimiter="\t"):
+        path = REAL_FILES.parent / row["file"]
+        if path.suffix == ".wacz":  # a zip file
+            continue
+        outcomes = read(path.read_bytes(), extractor)
+        positions = [o.position for o in outcomes if not isinstance(o, Skipped)]
+        assert len(positions) == len(set(positions)), path
+        counted = sum(json.loads(row["types"]).values()) - MISCOUNTED.get(path.name, 0)
+        kinds = Counter(type(o).__name__ for o in outcomes)
+        assert kinds.total() >= counted, (path, kinds)
