@@ -1,0 +1,271 @@
+"""evaluate: a trained phase and held-out rows -> losses per source before and after training, and samples of text.
+
+Reads the last checkpoint, the tokenizer and the held-out packs; one part per pack part, a row per pack row:
+
+  row                  its place in the pack part
+  tokens, bytes        targets that stand for text, and the bytes of text that they stand for
+  nats_before, _after  sum of their losses under the first weights (step 0) and under the trained ones
+
+Bits per byte = nats / (ln 2 x bytes): comparable between tokenizers. Bytes come from the vocabulary's own table, as
+decoding single tokens would break characters; special tokens stand for no bytes and are left out of both sums. Worked:
+ln(4,096) = 8.3 nats per token at 2.9 bytes per token are 4.1 bits per byte, a model that guesses.
+
+An evaluation set is told as "decontaminated" only if every source of every phase was searched for it and cleaned;
+otherwise "not decontaminated" stands in the place of its scores. Computed in fp32, whatever the training did.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel, Field
+
+from model.config import PhaseRun
+from tasks.config import merge
+from tasks.dataset import Dataset, Workspace
+from tasks.manifest import Manifest, load_manifest
+from tasks.parts import Part, PartWriter, Receipt, Unit, read_part
+from tasks.storage import Storage
+from tasks.trained_model import (
+    CHECKPOINT_FILE,
+    SamplingConfig,
+    check_vocabulary,
+    continue_text,
+    first_weights,
+    load_weights,
+    one_thread,
+)
+
+RESULT_PACKAGES = ("torch",)
+BYTES_FILE, TOKENIZER_FILE = "token_bytes.json", "tokenizer.json"  # of a vocabulary
+TOKENS_PER_FORWARD = 4096  # one core works at full speed, and logits of 4,096 entries take 67 MB
+MAX_EXPONENT = 700.0  # e^709 is the largest double
+ALL_SOURCES = "all"
+NOT_DECONTAMINATED = "not decontaminated"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("nats_before", pa.float64(), nullable=False),
+        pa.field("nats_after", pa.float64(), nullable=False),
+    ]
+)
+SUMS = ("tokens", "bytes", "nats_before", "nats_after")
+SAMPLE_SCHEMA = pa.schema([pa.field("prompt", pa.string()), pa.field("text", pa.large_string())])
+
+
+class EvaluateConfig(BaseModel, frozen=True, extra="forbid"):
+    """What is measured."""
+
+    rows_per_source: int = Field(
+        default=2048, ge=1, description="held-out rows measured, spread over a source's parts; all if there are fewer"
+    )
+    evaluation_sets: tuple[str, ...] = Field(
+        default=(), description="sets to report on beside those that decontamination knew"
+    )
+    prompts: tuple[str, ...] = Field(default=("The ", "def "), description="beginnings of the sampled texts")
+    sampling: SamplingConfig = SamplingConfig()
+
+
+def evaluate_checkpoint(*datasets: Manifest, into: Workspace, config: EvaluateConfig) -> Manifest:
+    """The losses. `datasets`: one trained phase, its vocabulary, held-out packs, and (optional) the documents of stage
+    decontaminate that speak for the training data: where theirs are equal, their newer report counts.
+
+    `extra`: losses (a row per source and one for all: tokens, bytes, nats per token, bits per byte, perplexity, each
+    before and after), evaluation_sets {name: status}, samples [{prompt, text}].
+    """
+    [trained] = [manifest for manifest in datasets if manifest.stage == "train"]
+    [vocabulary] = [manifest for manifest in datasets if manifest.stage == "vocabulary"]
+    packs = {m.config["request"]["source"]: m for m in datasets if m.stage == "pack"}
+    newer = [manifest for manifest in datasets if manifest.stage == "decontaminate"]
+    inputs = {"trained": trained, "vocabulary": vocabulary} | {f"held_out:{name}": m for name, m in packs.items()}
+    known = {"decontaminated": {m.digest: sorted(m.extra["evaluation_sets"]) for m in newer}} if newer else {}
+    dataset = into.dataset("evaluate", config, inputs=inputs, module=__name__, schema=SCHEMA, external=known)
+    if found := dataset.find():
+        return found
+    check_vocabulary(PhaseRun.model_validate(trained.config).model, vocabulary.extra["size"])
+    with dataset.lease():
+        units = [_unit(dataset, part, {"rows": rows}) for part, rows in rows_of_parts(packs, config.rows_per_source)]
+        receipts = dataset.compute(units, measure_part)
+        samples = _sample(dataset)
+        return dataset.publish(
+            receipts,
+            extra={
+                "losses": losses_by_source(receipts),
+                "evaluation_sets": status_of_sets(into.storage, trained, newer, config.evaluation_sets),
+                "samples": samples,
+            },
+        )
+
+
+def rows_of_parts(packs: dict[str, Manifest], rows_per_source: int) -> Iterator[tuple[Part, int]]:
+    """How many rows to measure of each part: as many of the first ones as its share of the source asks for."""
+    for _, pack in sorted(packs.items()):
+        total = sum(part.rows or 0 for part in pack.parts)
+        wanted, seen = min(rows_per_source, total), 0
+        for part in pack.parts:
+            before, seen = seen * wanted // max(total, 1), seen + (part.rows or 0)
+            if rows := seen * wanted // max(total, 1) - before:
+                yield part, rows
+
+
+def measure_part(unit: Unit, writer: PartWriter) -> None:
+    """Losses of the first rows of a pack part, under the first and the trained weights."""
+    import torch
+
+    checkpoint, token_bytes, pack = unit.inputs
+    run = PhaseRun.model_validate(unit.arguments["run"])
+    sizes = torch.tensor(unit.storage.read_json(f"{token_bytes.stage}/{BYTES_FILE}"), dtype=torch.int64)
+    models = first_weights(run), load_weights(unit.storage, checkpoint.stage, run)
+    left, first = unit.arguments["rows"], 0
+    with one_thread():
+        for group in read_part(unit.storage, pack, ["input_ids", "document_starts", "num_tokens"]):
+            rows = group.slice(0, left)
+            writer.rows_in += rows.num_rows
+            measured = measure_rows(rows, models, sizes, first)
+            writer.write(measured)
+            for name in SUMS:
+                writer.extra[name] = writer.extra.get(name, 0) + sum(measured[name].to_pylist())
+            left, first = left - rows.num_rows, first + group.num_rows
+            if not left:
+                break
+
+
+def measure_rows(rows: pa.Table, models: Sequence[Any], sizes: Any, first: int) -> pa.Table:
+    """A line of SCHEMA per row of a pack; `models`: before, after; `sizes`: bytes of each token (a tensor)."""
+    import torch
+
+    from model.batches import targets_of
+
+    ids = rows["input_ids"].combine_chunks().flatten().to_numpy().astype(np.int64).reshape(rows.num_rows, -1)
+    starts = rows["document_starts"].to_pylist()
+    targets = torch.from_numpy(targets_of(ids, starts, rows["num_tokens"].to_numpy()))
+    bytes_BT = sizes[targets.clamp(min=0)] * (targets >= 0)
+    targets = targets.where(bytes_BT > 0, -100)  # a special token is no text
+    columns: list[list[float]] = [[], []]
+    step = max(1, TOKENS_PER_FORWARD // ids.shape[1])
+    for start in range(0, rows.num_rows, step):
+        piece = slice(start, start + step)
+        for model, column in zip(models, columns, strict=True):
+            with torch.no_grad():
+                losses = model(torch.from_numpy(ids[piece]), starts[piece], targets[piece])
+            column += losses.nll_BT.double().sum(1).tolist()
+    counts = [(targets >= 0).sum(1).tolist(), bytes_BT.sum(1).tolist()]
+    return pa.Table.from_arrays(
+        [pa.array(column) for column in ([*range(first, first + rows.num_rows)], *counts, *columns)], schema=SCHEMA
+    )
+
+
+def sample_part(unit: Unit, writer: PartWriter) -> None:
+    """Text after each prompt, as the trained model continues it."""
+    checkpoint, tokenizer = unit.inputs
+    assert isinstance(unit.config, EvaluateConfig)
+    run = PhaseRun.model_validate(unit.arguments["run"])
+    model = load_weights(unit.storage, checkpoint.stage, run)
+    data = unit.storage.read_bytes(f"{tokenizer.stage}/{TOKENIZER_FILE}")
+    with one_thread():
+        texts = [
+            continue_text(model, data, prompt, unit.config.sampling, context=run.phase.sequence_length)
+            for prompt in unit.config.prompts
+        ]
+    writer.write(pa.table([list(unit.config.prompts), texts], schema=SAMPLE_SCHEMA))
+
+
+def losses_by_source(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
+    """A row per source in order of name, then one over all of them (each token counts alike)."""
+    sums: dict[str, dict[str, float]] = {}
+    for receipt in receipts:
+        for name in (receipt.part.source or "", ALL_SOURCES):
+            total = sums.setdefault(name, dict.fromkeys(SUMS, 0))
+            for key in SUMS:
+                total[key] += receipt.extra.get(key, 0)
+    order = sorted(sums, key=lambda name: (name == ALL_SOURCES, name))
+    return [{"source": name, **losses_of(**sums[name])} for name in order]
+
+
+def losses_of(tokens: float, bytes: float, nats_before: float, nats_after: float) -> dict[str, Any]:
+    """The figures of one source from its sums; null where no text was held out."""
+    row: dict[str, Any] = {"tokens": int(tokens), "bytes": int(bytes)}
+    for when, nats in (("before", nats_before), ("after", nats_after)):
+        mean = nats / tokens if tokens else None
+        row[f"nats_{when}"] = mean
+        row[f"bits_per_byte_{when}"] = nats / (math.log(2) * bytes) if bytes else None
+        row[f"perplexity_{when}"] = math.exp(min(mean, MAX_EXPONENT)) if mean is not None else None
+    return row
+
+
+def status_of_sets(
+    storage: Storage, trained: Manifest, newer: Sequence[Manifest], wanted: Sequence[str]
+) -> dict[str, str]:
+    """For each evaluation set whether the training data was decontaminated against it, and for which sources not."""
+    replacements = {manifest.digest: manifest for manifest in newer}
+    names = set(wanted).union(*(manifest.extra["evaluation_sets"] for manifest in newer))
+    cleaned: dict[str, set[str]] = {}  # source -> sets that its text was cleaned of
+    for source, pack in training_packs(storage, trained):
+        cleaners = [replacements.get(m.digest, m) for m in ancestors(storage, pack) if m.stage == "decontaminate"]
+        names |= {name for manifest in cleaners for name in manifest.config.get("evaluation_sets", {})}
+        sets = set().union(*(cleaned_sets(manifest, source) for manifest in cleaners))
+        cleaned[source] = cleaned.get(source, sets) & sets
+    status = {}
+    for name in sorted(names):
+        missing = sorted(source for source, sets in cleaned.items() if name not in sets)
+        status[name] = f"{NOT_DECONTAMINATED} (sources: {', '.join(missing)})" if missing else "decontaminated"
+    return status
+
+
+def cleaned_sets(decontaminated: Manifest, source: str) -> set[str]:
+    """Evaluation sets whose items were taken out of the text of one source; only reporting them is not enough."""
+    general = decontaminated.config
+    config: dict[str, Any] = merge(general, general.get("by_source", {}).get(source, {}))
+    if not config.get("enabled", True):
+        return set()
+    return {name for name, settings in config.get("evaluation_sets", {}).items() if settings.get("action") != "report"}
+
+
+def training_packs(storage: Storage, trained: Manifest) -> Iterator[tuple[str, Manifest]]:
+    """(source, pack) of everything that a phase and those before it were trained on."""
+    for entry in trained.inputs:
+        manifest = load_manifest(storage, f"{entry['stage']}/{entry['fingerprint']}")
+        if manifest.stage == "train":
+            yield from training_packs(storage, manifest)
+        elif manifest.stage == "pack":
+            yield manifest.config["request"]["source"], manifest
+
+
+def ancestors(storage: Storage, manifest: Manifest) -> Iterator[Manifest]:
+    """Every dataset that this one was made from, once each."""
+    seen: set[str] = set()
+    waiting = [manifest]
+    while waiting:
+        for entry in waiting.pop().inputs:
+            reference = f"{entry['stage']}/{entry['fingerprint']}"
+            if reference not in seen:
+                seen.add(reference)
+                waiting.append(load_manifest(storage, reference))
+                yield waiting[-1]
+
+
+def _unit(dataset: Dataset, pack: Part, arguments: dict[str, Any]) -> Unit:
+    trained, vocabulary = dataset.inputs["trained"], dataset.inputs["vocabulary"]
+    files = [_file(trained, CHECKPOINT_FILE), _file(vocabulary, BYTES_FILE)]
+    return dataset.unit([*files, pack], source=pack.source, arguments=arguments | {"run": trained.config})
+
+
+def _sample(dataset: Dataset) -> list[dict[str, str]]:
+    trained, vocabulary = dataset.inputs["trained"], dataset.inputs["vocabulary"]
+    step = dataset.step("samples", SAMPLE_SCHEMA, inputs={"trained": trained, "vocabulary": vocabulary})
+    files = [_file(trained, CHECKPOINT_FILE), _file(vocabulary, TOKENIZER_FILE)]
+    unit = step.unit(files, config=dataset.config, arguments={"run": trained.config})
+    [receipt] = step.compute([unit], sample_part)
+    return [row for table in read_part(dataset.storage, receipt.part) for row in table.to_pylist()]
+
+
+def _file(manifest: Manifest, name: str) -> Part:
+    """A file of a dataset as the input of a unit: it lies in `stage`, and its content alone counts in the key."""
+    [part] = [part for part in manifest.parts if part.key == name]
+    return replace(part, stage=manifest.reference)

@@ -1,0 +1,137 @@
+"""export: a trained phase -> a folder that `transformers` loads, and proof that the logits agree.
+
+Reads the last checkpoint, the tokenizer, and rows of the packs that it was trained on. Writes into the dataset's folder
+config.json, generation_config.json, safetensors, tokenizer.json, tokenizer_config.json:
+
+    AutoModelForCausalLM.from_pretrained(".../export/<fingerprint>"); AutoTokenizer.from_pretrained(the same)
+
+Rows of the embedding above the tokenizer's size stand for no token and are left out. Before anything is written, our
+model and transformers' compute the logits of real rows in fp32; the largest difference is recorded, and one above
+MAX_DIFFERENCE refuses the export.
+"""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field
+from tokenizers import Tokenizer
+
+from tasks.dataset import Workspace
+from tasks.errors import DataError
+from tasks.manifest import Manifest, load_manifest
+from tasks.parts import read_part
+from tasks.storage import Storage
+from tasks.trained_model import check_vocabulary, load_weights, run_of
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+    from model.transformer import Transformer
+
+RESULT_PACKAGES = ("transformers", "torch")
+MAX_DIFFERENCE = 1e-4  # of a logit; a wrong permutation of heads or a wrong base is off by 0.1 and more
+ROWS_PER_SOURCE = 4  # compared: real text of every source the model knows
+TOKENS_PER_ROW = 1024  # compared at most: logits of a long row at a large vocabulary would not fit
+
+logger = logging.getLogger(__name__)
+
+
+class ExportConfig(BaseModel, frozen=True, extra="forbid"):
+    """What the exported weights look like."""
+
+    dtype: Literal["fp32", "bf16"] = Field(
+        default="fp32", description="type of the written weights; bf16 halves the size and rounds them"
+    )
+
+
+def export_model(trained: Manifest, vocabulary: Manifest, *, into: Workspace, config: ExportConfig) -> Manifest:
+    """The exported folder. `extra`: max_logit_difference, rows and tokens compared, parameters, shape.
+
+    Raises DataError when the logits differ by more than MAX_DIFFERENCE.
+    """
+    inputs = {"trained": trained, "vocabulary": vocabulary}
+    dataset = into.dataset("export", config, inputs=inputs, module=__name__)
+    if found := dataset.find():
+        return found
+    size = vocabulary.extra["size"]
+    check_vocabulary(run_of(trained).model, size)
+    with dataset.lease(), into.storage.scratch_folder() as scratch:
+        model = load_weights(into.storage, trained.reference, run_of(trained))
+        rows = real_rows(into.storage, trained)
+        llama = as_llama(model, size, context=run_of(trained).phase.sequence_length)
+        difference = largest_difference(model, llama, rows, size)
+        if not difference <= MAX_DIFFERENCE:
+            raise DataError(
+                f"export: logits differ from transformers' by {difference:.2g}, more than {MAX_DIFFERENCE:g}"
+            )
+        logger.info("export: logits of %d rows differ from transformers' by at most %.2g", len(rows), difference)
+        write_folder(llama, scratch / "model", vocabulary.read_file(into.storage, "tokenizer.json"), vocabulary, config)
+        files = {path.name: path.read_bytes() for path in sorted((scratch / "model").iterdir())}
+        facts = {"max_logit_difference": difference, "rows": len(rows), "tokens": int(rows.size)}
+        return dataset.publish_files(
+            files, extra=facts | {"parameters": model.config.num_parameters, "shape": "llama", "dtype": config.dtype}
+        )
+
+
+def real_rows(storage: Storage, trained: Manifest) -> npt.NDArray[np.int64]:
+    """The beginnings of the first rows of every pack that the phase was trained on, (rows, T)."""
+    rows = []
+    for entry in trained.inputs:
+        manifest = load_manifest(storage, f"{entry['stage']}/{entry['fingerprint']}")
+        parts = [part for part in manifest.parts if part.rows] if manifest.stage == "pack" else []
+        for table in read_part(storage, parts[0], ["input_ids"]) if parts else ():
+            length = table.schema.field("input_ids").type.list_size
+            ids = table.slice(0, ROWS_PER_SOURCE)["input_ids"].combine_chunks().flatten().to_numpy()
+            rows.append(ids.astype(np.int64).reshape(-1, length)[:, :TOKENS_PER_ROW])
+            break
+    if not rows:
+        raise DataError(
+            f"export: {trained.reference} names no pack with rows, so there is no text to compare logits on"
+        )
+    return np.concatenate(rows)
+
+
+def as_llama(model: "Transformer", size: int, *, context: int) -> "LlamaForCausalLM":
+    """transformers' model with our weights, the vocabulary cut to `size`."""
+    from model.hf import build_llama, trim_vocabulary
+
+    config, weights = trim_vocabulary(model.config, model.state_dict(), size)
+    return build_llama(config, weights, context, model.rope_base)
+
+
+def largest_difference(
+    model: "Transformer", llama: "LlamaForCausalLM", rows_BT: npt.NDArray[np.int64], size: int
+) -> float:
+    """max |logit - transformers' logit| over all rows, each read as one document."""
+    import torch
+
+    largest = 0.0
+    with torch.no_grad():
+        for row_T in torch.from_numpy(rows_BT):
+            ours, theirs = model(row_T[None])[..., :size], llama(row_T[None]).logits
+            difference = float((ours - theirs).abs().max())
+            largest = max(largest, difference) if difference == difference else float("inf")  # NaN is no agreement
+    return largest
+
+
+def write_folder(
+    llama: "LlamaForCausalLM", folder: Path, tokenizer_json: bytes, vocabulary: Manifest, config: ExportConfig
+) -> None:
+    """Model and tokenizer as transformers stores them."""
+    import torch
+
+    from model.hf import SpecialIds, save_llama
+
+    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    special: dict[str, Any] = {
+        role: (tokenizer.id_to_token(index), index)
+        for role, index in vocabulary.extra["special_tokens"].items()
+        if role in ("bos", "eos", "pad")
+    }
+    tokenizer_file = folder.with_suffix(".json")
+    tokenizer_file.write_bytes(tokenizer_json)
+    llama = llama.to({"fp32": torch.float32, "bf16": torch.bfloat16}[config.dtype])
+    save_llama(llama, folder, tokenizer_file, SpecialIds(**special))
