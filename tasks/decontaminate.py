@@ -51,12 +51,12 @@ REPORT_SCHEMA = pa.schema([("set", pa.string()), ("report", pa.string())])
 class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
     """Against what documents are decontaminated, and how."""
 
-    enabled: bool = Field(True, description="false: documents pass unchanged")
-    evaluation_sets: dict[str, EvaluationSetConfig] = Field({}, description="name: file, columns, action")
-    max_documents: int = Field(10, ge=1, description="n-grams in more documents than this are no evidence")
-    margin_chars: int = Field(200, ge=0, description="cut: characters taken away on both sides of a span")
-    min_remaining_chars: int = Field(200, ge=0, description="cut: a document that is left shorter is dropped")
-    by_source: dict[str, dict[str, JsonValue]] = Field({}, description="other values for one source")
+    enabled: bool = Field(default=True, description="false: documents pass unchanged")
+    evaluation_sets: dict[str, EvaluationSetConfig] = Field(default={}, description="name: file, columns, action")
+    max_documents: int = Field(default=10, ge=1, description="n-grams in more documents than this are no evidence")
+    margin_chars: int = Field(default=200, ge=0, description="cut: characters taken away on both sides of a span")
+    min_remaining_chars: int = Field(default=200, ge=0, description="cut: a document that is left shorter is dropped")
+    by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")
 
     @model_validator(mode="after")
     def _check(self) -> "DecontaminateConfig":

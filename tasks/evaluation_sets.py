@@ -37,14 +37,14 @@ class EvaluationSetConfig(BaseModel, frozen=True, extra="forbid"):
     path: str = Field(
         description="file: absolute, s3://..., {root}/... or recipe:name", json_schema_extra={"neutral": ""}
     )  # out of fingerprints: the file's sha256 stands in its place
-    format: Format | None = Field(None, description="jsonl, csv or parquet; by the file's name unless given")
-    question: str | None = Field(None, description="column of the question or context")
-    answer: str | None = Field(None, description="column of the answer, or of all choices")
-    answer_index: str | None = Field(None, description="column with the place of the right answer among the choices")
-    passage: str | None = Field(None, description="column of a text that questions are about")
-    id: str | None = Field(None, description="column of the item's id; the row number unless given")
-    action: Action = Field("drop", description="drop the document, cut the span, or report only")
-    min_overlap: float = Field(0.5, gt=0, le=1, description="share of an item's n-grams that a document must hold")
+    format: Format | None = Field(default=None, description="jsonl, csv or parquet; by the file's name unless given")
+    question: str | None = Field(default=None, description="column of the question or context")
+    answer: str | None = Field(default=None, description="column of the answer, or of all choices")
+    answer_index: str | None = Field(default=None, description="column with the right choice's place")
+    passage: str | None = Field(default=None, description="column of a text that questions are about")
+    id: str | None = Field(default=None, description="column of the item's id; the row number unless given")
+    action: Action = Field(default="drop", description="drop the document, cut the span, or report only")
+    min_overlap: float = Field(default=0.5, gt=0, le=1, description="share of an item's n-grams that counts")
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:

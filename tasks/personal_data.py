@@ -174,7 +174,8 @@ def _email(text: bytes, at: int, _: int) -> Iterator[Match]:
         return
     name = local[0].lstrip(b".%+'-")
     is_remote = name in (b"git", b"hg") and text[domain.end() : domain.end() + 1] in (b":", b"/")  # git@host.org:path
-    if not name or name.endswith(b".") or b".." in name or is_remote:
+    is_handle = text[at - len(name) - 1 : at - len(name)] == b"@"  # @name@server: a public name
+    if not name or name.endswith(b".") or b".." in name or is_remote or is_handle:
         return
     top = domain["top"].lower()
     is_country = len(top) == 2 and top not in NO_COUNTRY
@@ -182,22 +183,15 @@ def _email(text: bytes, at: int, _: int) -> Iterator[Match]:
         yield Match("email", at - len(name), domain.end())
 
 
-def _ipv4(text: bytes, start: int, end: int) -> Iterator[Match]:
-    for match in IPV4.finditer(text, start, end):
-        before = text[max(0, match.start() - CONTEXT_BYTES) : match.start()]
-        if _is_public(match[0], before):
-            yield Match("ipv4", match.start(), match.end())
-
-
-def _is_public(shape: bytes, before: bytes) -> bool:
-    """Whether four numbers are the address of a machine on the internet, not a version and not a network (x.y.z.0)."""
+def _ipv4(shape: bytes, before: bytes) -> ipaddress.IPv4Address | None:
+    """The address that four numbers are; None for a version or what is no address."""
+    if VERSION_BEFORE.search(before):
+        return None
     try:
         address = ipaddress.IPv4Address(shape.decode())  # refuses numbers above 255 and leading zeros
     except ValueError:
-        return False
-    if address.packed[3] == 0 or not address.is_global or address.is_multicast or VERSION_BEFORE.search(before):
-        return False
-    return max(address.packed) >= SMALL_OCTET or ADDRESS_BEFORE.search(before) is not None
+        return None
+    return address if max(address.packed) >= SMALL_OCTET or ADDRESS_BEFORE.search(before) else None
 
 
 def _ipv6(text: bytes, start: int, end: int) -> Iterator[Match]:
@@ -220,10 +214,21 @@ def _numbers(text: bytes, start: int, end: int) -> Iterator[Match]:
     run = text[start:end]
     if DATE.fullmatch(run):
         return
-    found = list(_ipv4(text, start, end + 1)) if run.count(b".") >= 3 else []
-    if not found and end - start >= 12:
-        found = list(_cards(text, start, end))
-    yield from found or _phones(text, start, end)
+    if run.count(b".") >= 3:
+        addresses = list(_ipv4_addresses(text, start, end + 3))
+        yield from (match for match, is_public in addresses if is_public)
+        if addresses:
+            return
+    cards = list(_cards(text, start, end)) if end - start >= 12 else []
+    yield from cards or _phones(text, start, end)
+
+
+def _ipv4_addresses(text: bytes, start: int, end: int) -> Iterator[tuple[Match, bool]]:
+    """Addresses, and whether each is of a machine on the internet (x.y.z.0 is a network)."""
+    for match in IPV4.finditer(text, start, end):
+        if address := _ipv4(match[0], text[max(0, match.start() - CONTEXT_BYTES) : match.start()]):
+            is_public = address.is_global and not address.is_multicast and address.packed[3] != 0
+            yield Match("ipv4", match.start(), match.end()), is_public
 
 
 def _phones(text: bytes, start: int, end: int) -> Iterator[Match]:

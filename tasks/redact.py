@@ -2,7 +2,7 @@
 
 Reads documents; writes the same documents, in the same order, with each match of tasks/personal_data.py replaced.
 A replacement is chosen by the hash of the match alone, so one address gets one replacement wherever it stands, and
-replacements hold no personal data, so redacting twice changes nothing.
+replacements hold no personal data themselves.
 Ledger: one edit row per document and kind; reason = the kind, value = number of matches, detail = masked samples: every
 letter and digit of a sample is overwritten ("aaa@aaaa.aaa", "000-000-0000"), the data itself is written nowhere.
 
@@ -48,18 +48,20 @@ REPLACEMENTS: dict[Kind, tuple[str, ...]] = {
 class RedactConfig(BaseModel, frozen=True, extra="forbid"):
     """What counts as personal data and what stands in its place."""
 
-    enabled: bool = Field(True, description="false: documents pass unchanged")
-    kinds: tuple[Kind, ...] = Field(KINDS, description="kinds of personal data to replace")
+    enabled: bool = Field(default=True, description="false: documents pass unchanged")
+    kinds: tuple[Kind, ...] = Field(default=KINDS, description="kinds of personal data to replace")
     replacements: dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(
-        REPLACEMENTS, description="per kind, the texts to choose from by the hash of the match; others keep the default"
+        default=REPLACEMENTS, description="per kind, texts to choose from by the hash of the match; others keep theirs"
     )
-    by_source: dict[str, dict[str, JsonValue]] = Field({}, description="other values for one source")
+    by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")
 
     @field_validator("replacements")
     @classmethod
     def _clean_replacements(cls, value: dict[Kind, tuple[str, ...]]) -> dict[Kind, tuple[str, ...]]:
         for kind, texts in value.items():
-            for text in sorted(set(texts) - set(REPLACEMENTS[kind])):  # ours are known; loading the kernels takes a second
+            for text in sorted(
+                set(texts) - set(REPLACEMENTS[kind])
+            ):  # ours are known; loading the kernels takes a second
                 if found := find_personal_data(text):
                     raise ValueError(f"{kind}: {text!r} is {found[0].kind} itself; use a reserved example")
         return REPLACEMENTS | value

@@ -92,7 +92,7 @@ def _room(size: int) -> Any:
     return np.empty(words + 1, np.uint64), np.empty(words, np.int64), np.empty(words, np.int64)
 
 
-@njit(inline="always")
+@njit(cache=True)
 def _close(prefix: Any, ends: Any, count: int, value: Any, end: int) -> int:
     """Note the word that ends here."""
     value = (value ^ (value >> np.uint64(32))) * MIX
@@ -149,7 +149,7 @@ def _read_words(data: Any, start: int, end: int, tables: Any, prefix: Any, begin
     return prefix, begins, ends, count
 
 
-@njit(inline="always")
+@njit(cache=True)
 def _power(words: int) -> Any:
     power = np.uint64(1)
     for _ in range(words):
@@ -157,7 +157,7 @@ def _power(words: int) -> Any:
     return power
 
 
-@njit(inline="always")
+@njit(cache=True)
 def _hash(prefix: Any, first: int, words: int, power: Any) -> Any:
     """Hash of words first..first+words, mixed so that its low bits depend on all of it; `power` is BASE ** words."""
     value = prefix[np.uint64(first + words)] - prefix[np.uint64(first)] * power  # an unsigned index costs no check
@@ -174,7 +174,7 @@ def _run_hashes(prefix: Any, words: int) -> Any:
     return hashes
 
 
-@njit(inline="always")
+@njit(cache=True)
 def _maybe(bits: Any, mask: Any, value: Any) -> bool:
     place = value & mask
     return (bits[place >> np.uint64(3)] >> (place & np.uint64(7))) & 1 != 0
@@ -209,8 +209,17 @@ def _answer_near(prefix: Any, count: int, first: int, words: int, answers: Any) 
 
 
 @njit(cache=True)
-def _grow(found: Any, count: int) -> Any:
-    return np.concatenate((found, found)) if count == len(found) else found
+def _add(found: Any, count: int, row: int, key: int, short: int, start: int, end: int) -> Any:
+    """`found` with one more row; twice as large when it was full."""
+    if count == len(found):
+        grown = np.empty((2 * count, 5), np.int64)
+        for old in range(count):  # a slice would be checked for its shape, which alone takes seconds to compile
+            for column in range(5):
+                grown[old, column] = found[old, column]
+        found = grown
+    found[count, 0], found[count, 1], found[count, 2] = row, key, short
+    found[count, 3], found[count, 4] = start, end
+    return found
 
 
 @njit(cache=True, nogil=True)
@@ -226,9 +235,8 @@ def _find_shorts(row: int, words: Any, first: int, anchor: Any, lookup: Any, fou
             if len(answers):
                 at, end = _answer_near(prefix, number, first, length, answers)
             if at >= 0:
-                found = _grow(found, count)
                 start, stop = begins[min(at, first)], ends[max(end, first + length) - 1]
-                found[count] = row, -1, index, start, stop
+                found = _add(found, count, row, -1, index, start, stop)
                 count += 1
         index += 1
     return found, count
@@ -247,7 +255,10 @@ def _candidates(prefix: Any, number: int, words: int, bits: Any, out: Any) -> in
 
 @njit(cache=True, nogil=True)
 def _find_runs(data: Any, bounds: Any, tables: Any, lookup: Any) -> Any:
-    prefix, begins, ends = _room(np.max(bounds[1:] - bounds[:-1]) if len(bounds) > 1 else 0)
+    largest = 0
+    for row in range(len(bounds) - 1):
+        largest = max(largest, int(bounds[row + 1] - bounds[row]))
+    prefix, begins, ends = _room(largest)
     maybe = np.empty(len(prefix), np.int64)
     found, count = np.empty((64, 5), np.int64), 0
     power, anchor_power = _power(NGRAM_WORDS), _power(ANCHOR_WORDS)
@@ -258,8 +269,7 @@ def _find_runs(data: Any, bounds: Any, tables: Any, lookup: Any) -> Any:
             value = _hash(prefix, first, NGRAM_WORDS, power)
             key = _find(lookup.keys, value)
             if key < len(lookup.keys) and lookup.keys[key] == value:
-                found = _grow(found, count)
-                found[count] = row, key, -1, begins[first], ends[first + NGRAM_WORDS - 1]
+                found = _add(found, count, row, key, -1, begins[first], ends[first + NGRAM_WORDS - 1])
                 count += 1
         for index in range(_candidates(prefix, words[3], ANCHOR_WORDS, lookup.anchor_bits, maybe)):
             anchor = _hash(prefix, maybe[index], ANCHOR_WORDS, anchor_power)

@@ -13,6 +13,7 @@ NUMBER, AT, COLONS, ACCOUNT = 0, 1, 2, 3  # kinds of places
 DIGIT, GAP, AT_SIGN, COLON = 1, 2, 3, 4
 MAX_GAP_BYTES = 4  # between two groups of one number: ") ", " - ", a no-break space or hyphen
 MIN_DIGITS = 6  # the shortest phone number that is looked at ("61 51 81" after "call me on")
+IPV4_GROUPS = 4
 MAX_DOMAIN_BYTES = 254  # RFC 1035
 MIN_ACCOUNT_CHARS = 15  # the shortest IBAN
 
@@ -107,7 +108,7 @@ def _place(data: NDArray[np.uint8], at: int, begin: int, end: int) -> tuple[int,
         account = _account_end(data, at - 2, end)
         if account - at + 2 >= MIN_ACCOUNT_CHARS:
             return ACCOUNT, at - 2, account, stop
-    if digits < MIN_DIGITS:
+    if digits < MIN_DIGITS and groups < IPV4_GROUPS:
         return -1, at, stop, stop
     has_plus = at > begin and data[at - 1] == 43
     return NUMBER if groups > 1 or has_plus or 12 <= digits <= 19 else -1, at, stop, stop
@@ -122,6 +123,16 @@ def _skip(data: NDArray[np.uint8], at: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _grown(found: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows with room for as many again; a slice would be checked for its shape, which takes seconds to compile."""
+    grown = np.empty((2 * len(found), 4), np.int64)
+    for row in range(len(found)):
+        for column in range(4):
+            grown[row, column] = found[row, column]
+    return grown
+
+
+@njit(cache=True, nogil=True)
 def find_places(data: NDArray[np.uint8], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     """Rows (row, kind, start, end) of places worth a closer look; start and end count bytes from the row's first."""
     found = np.empty((64, 4), np.int64)
@@ -133,8 +144,9 @@ def find_places(data: NDArray[np.uint8], bounds: NDArray[np.int64]) -> NDArray[n
             kind, start, stop, at = _place(data, at, begin, end)
             if kind >= 0:
                 if count == len(found):
-                    found = np.concatenate((found, found))
-                found[count] = row, kind, start - begin, stop - begin
+                    found = _grown(found)
+                found[count, 0], found[count, 1] = row, kind
+                found[count, 2], found[count, 3] = start - begin, stop - begin
                 count += 1
             at = _skip(data, at, end)
     return found[:count].copy()
