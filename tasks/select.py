@@ -148,7 +148,7 @@ def column_of(signals: pa.Table, name: str) -> NDArray[np.float64]:
 def cut_texts(table: pa.Table, signals: pa.Table, ledger: Ledger) -> pa.Table:
     """The documents without their cut spans; one ledger row per document that was cut."""
     spans = signals["cut_spans"].combine_chunks()
-    values = np.asarray(spans.flatten()).reshape(-1, 2)
+    values = np.array(spans.flatten()).reshape(-1, 2)
     if len(values) == 0:
         return table
     bounds = np.concatenate([[0], np.cumsum(pc.list_value_length(spans))]) // 2

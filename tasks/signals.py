@@ -15,6 +15,7 @@ from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
@@ -24,7 +25,7 @@ from tasks.kernels.buffers import Bytes, Offsets, text_buffers
 from tasks.kernels.cuts import CUTS, apply_cuts, find_cuts, line_rules
 from tasks.kernels.repetition import DUPLICATE_NS, TOP_NS, count_duplicates, count_ngrams
 from tasks.kernels.scan import COUNTS, Items, scan_tables, scan_texts
-from tasks.languages import identify_languages
+from tasks.languages import UNDETERMINED, identify_languages
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
 from tasks.signal_table import SIGNAL_SCHEMA, SIGNALS
@@ -107,7 +108,10 @@ def measure(texts: pa.ChunkedArray | pa.Array, config: SignalsConfig) -> dict[st
         data, offsets = apply_cuts(data, offsets, span_offsets, spans)
     columns, hidden = document_signals(data, offsets, config)
     columns |= {f"num_cut_{name}": cuts[:, index] for index, name in enumerate(CUTS)}
-    language, columns["language_score"] = identify_languages(data, offsets)
+    language, score = identify_languages(data, offsets)
+    is_visible = columns["num_visible_chars"] > 0  # the model has an opinion about zero-width characters too
+    columns["language_score"] = np.where(is_visible, score, 0.0)
+    language = pc.if_else(is_visible, language, UNDETERMINED)
     arrays = {
         signal.name: pa.array(columns[signal.name], SIGNAL_SCHEMA.field(signal.name).type, mask=hidden.get(signal.name))
         for signal in SIGNALS

@@ -23,9 +23,9 @@ def text_buffers(column: pa.ChunkedArray | pa.Array) -> tuple[Bytes, Offsets]:
         array = array.fill_null(b"")
     _, offsets, data = array.buffers()
     if len(array) == 0:
-        return _frozen(np.zeros(0, np.uint8)), _frozen(np.zeros(1, np.int64))
+        return frozen(np.zeros(0, np.uint8)), frozen(np.zeros(1, np.int64))
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    return _frozen(np.frombuffer(data or b"", np.uint8)), _frozen(bounds)
+    return frozen(np.frombuffer(data or b"", np.uint8)), frozen(bounds)
 
 
 def text_array(data: Bytes, offsets: Offsets) -> pa.Array:
@@ -33,7 +33,7 @@ def text_array(data: Bytes, offsets: Offsets) -> pa.Array:
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
-def _frozen(array: NDArray[Item]) -> NDArray[Item]:
-    # kernels are compiled once, for read-only input: numba would compile a second version for writable arrays
+def frozen(array: NDArray[Item]) -> NDArray[Item]:
+    """The array, read-only: numba would compile every kernel a second time for writable input."""
     array.setflags(write=False)
     return array

@@ -1,16 +1,16 @@
 """Line rules: which lines and citation marks to cut (`find_cuts`), and a text without them (`apply_cuts`).
 
-A line is what stands between newlines. A blank line is never judged; a cut line takes its newline along, and the blank
-lines after it where a blank line (or the beginning) stands before it, so that no double gap is left. Spans are byte
-offsets within the document, sorted, disjoint, always on character boundaries.
+A line is what stands between newlines. A blank line (nothing visible in it) is never judged; a cut line takes its
+newline along, and the blank lines after it where a blank line (or the beginning) stands before it, so that no double gap
+is left. Spans are byte offsets within the document, sorted, disjoint, always on character boundaries.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Bytes, Int, Offsets
-from tasks.kernels.characters import ALPHABETIC, SPACE, TERMINAL, UNSPACED, character_table
+from tasks.kernels.buffers import Bytes, Int, Offsets, frozen
+from tasks.kernels.characters import ALPHABETIC, INVISIBLE, SPACE, TERMINAL, UNSPACED, character_table
 
 CUTS = ("long_word_lines", "unended_lines", "short_lines", "phrase_lines", "citations")  # as they are judged
 LONG_WORD, UNENDED_LINE, FEW_WORDS, PHRASE, CITATION, KEPT, BLANK = range(7)
@@ -121,7 +121,7 @@ def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
 @njit(cache=True, nogil=True)
 def _line_words(data: Bytes, start: int, end: int, characters: Bytes) -> tuple[int, int, int, bool]:
     """Words (runs without white space), characters of the longest, end of the last, whether words can be counted."""
-    words = longest = chars = letters = unspaced = 0
+    words = longest = chars = letters = unspaced = visible = 0
     tail = start
     i = start
     while i < end:
@@ -133,11 +133,12 @@ def _line_words(data: Bytes, start: int, end: int, characters: Bytes) -> tuple[i
             continue
         chars += 1
         words += chars == 1
+        visible += (flags & INVISIBLE) == 0
         longest = max(longest, chars)
         letters += (flags & ALPHABETIC) != 0
         unspaced += (flags & ALPHABETIC) != 0 and (flags & UNSPACED) != 0
         tail = i
-    return words, longest, tail, unspaced * UNSPACED_SHARE <= letters
+    return words if visible else 0, longest, tail, unspaced * UNSPACED_SHARE <= letters
 
 
 @njit(cache=True, nogil=True)
@@ -222,8 +223,7 @@ def _citation_end(data: Bytes, i: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def apply_cuts(data: Bytes, offsets: Offsets, span_offsets: Offsets, spans: Spans) -> tuple[Bytes, Offsets]:
-    """Bytes and offsets of the documents without their spans."""
+def _without_spans(data: Bytes, offsets: Offsets, span_offsets: Offsets, spans: Spans) -> tuple[Bytes, Offsets]:
     num_docs = len(offsets) - 1
     kept_offsets = np.zeros(num_docs + 1, np.int64)
     for doc in range(num_docs):
@@ -242,6 +242,12 @@ def apply_cuts(data: Bytes, offsets: Offsets, span_offsets: Offsets, spans: Span
             at += stop - position
             position = base + spans[k, 1] if is_span else stop
     return kept, kept_offsets
+
+
+def apply_cuts(data: Bytes, offsets: Offsets, span_offsets: Offsets, spans: Spans) -> tuple[Bytes, Offsets]:
+    """Bytes and offsets of the documents without their spans."""
+    kept, kept_offsets = _without_spans(data, offsets, span_offsets, spans)
+    return frozen(kept), frozen(kept_offsets)
 
 
 RARITY = " etaoinshrdlcumwfgypbvkjxqz"  # commonest first: a phrase is looked for at its rarest letter

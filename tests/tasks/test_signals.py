@@ -1,0 +1,154 @@
+"""Signals equal a plain reference on any text; the stage keeps order and parts; hostile texts are measured."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tasks.dataset import Workspace
+from tasks.kernels.cuts import CUTS
+from tasks.manifest import Manifest
+from tasks.parts import read_part
+from tasks.signal_table import SIGNALS
+from tasks.signals import SignalsConfig, measure, measure_signals
+from tests.conftest import MakeDocuments
+from tests.tasks.plain_signals import cut_text, plain_cuts, plain_signals
+
+PIECES = (
+    "the cat", "The cat sat on the mat with that dog.", "a", "to be", " ", "  ", "\n", "\n\n", "\n \n", "\t", "\r\n",
+    "\0", "\u00a0", "\u200b", "\u2028", "don't", "(well)", "...", "....", "…", "#", "# x", "{", "- item", "• point",
+    "-", "«", ".”", "!", "?!", ".)", "lorem ipsum", "Lorem IPSUM", "[12]", "[edit]", "[citation needed]", "[]", "[1",
+    "JavaScript", "use of cookies", "Privacy Policy.", "3.14", "é", "ü", "こんにちは。", "世界」", "你好！再见", "สวัสดี",
+    "12", "ไทย", "नमस्ते।", "Ж", "𝒳", "one two three four five six seven eight nine ten. ",
+)  # fmt: skip
+TEXTS = st.one_of(
+    st.text(max_size=200),
+    st.lists(st.one_of(st.sampled_from(PIECES), st.characters(codec="utf-8")), max_size=60).map("".join),
+    st.lists(st.sampled_from(["a b", "b c", "c", "a b c d e f", "\n", "\n\n", " "]), max_size=80).map(" ".join),
+)
+STRICT = SignalsConfig(require_end_marks=True, max_word_chars=8)
+LOOSE = SignalsConfig(max_word_chars=0, min_line_words=0, cut_phrases=(), cut_citations=False)
+DEFAULT = SignalsConfig()
+
+
+def row(text: str, config: SignalsConfig = DEFAULT) -> dict[str, Any]:
+    columns = measure(pa.array([text], pa.large_string()), config)
+    return {signal.name: columns[signal.name][0].as_py() for signal in SIGNALS}
+
+
+def rows_of(workspace: Workspace, manifest: Manifest) -> list[dict[str, Any]]:
+    return [row for part in manifest.parts for t in read_part(workspace.storage, part) for row in t.to_pylist()]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.sampled_from([DEFAULT, STRICT, LOOSE]))
+@example(["", " ", "\u00a0\u200b", "\n\n", "\0"], DEFAULT)
+def test_equal_to_the_plain_reference(texts: list[str], config: SignalsConfig) -> None:
+    columns = measure(pa.chunked_array([texts[:1], texts[1:]], pa.large_string()), config)
+    for place, text in enumerate(texts):
+        spans, counts = plain_cuts(text, config)
+        expected: dict[str, Any] = plain_signals(cut_text(text, spans), config)
+        expected |= {f"num_cut_{name}": counts[name] for name in CUTS}
+        measured = {name: column[place].as_py() for name, column in columns.items() if "language" not in name}
+        assert measured.pop("cut_spans") == [bound for span in spans for bound in span]
+        assert measured == expected
+
+
+def test_worked_example() -> None:
+    measured = row("The cat sat.\n\nThe cat sat.")
+    assert (measured["num_words"], measured["duplicate_line_ratio"], measured["newline_ratio"]) == (6, 0.5, 1 / 6)
+    assert measured["duplicate_paragraph_ratio"] == 0.5
+    assert measured["num_stop_words"] == 0  # case counts
+
+
+def test_every_signal_stays_in_its_range() -> None:
+    texts = ["", "a", "# # #", "... …", "x" * 2000, "日本語。" * 50, "the end. " * 500, "- a\n" * 30, "\n" * 99]
+    columns = measure(pa.array(texts, pa.large_string()), LOOSE)
+    for signal in SIGNALS:
+        values = [v for v in columns[signal.name].to_pylist() if isinstance(v, (int, float))]
+        assert all(signal.low is None or value >= signal.low for value in values), signal.name
+        assert all(signal.high is None or value <= signal.high for value in values), signal.name
+        assert signal.meaning
+        assert signal.source
+
+
+@pytest.mark.parametrize("text", [None, "", " ", "\u00a0\u200b", "\n\n", "\0", "\ufeff"])
+def test_empty_texts_have_defined_values(text: str | None) -> None:
+    measured = {k: v[0].as_py() for k, v in measure(pa.array([text], pa.large_string()), DEFAULT).items()}
+    assert measured["num_visible_chars"] == 0
+    assert measured["language"] == "und"
+    assert all(value is not None for value in measured.values())
+
+
+THAI = "ประเทศไทยเป็นประเทศที่ตั้งอยู่ในภูมิภาคเอเชียตะวันออกเฉียงใต้ " * 40
+JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 60
+
+
+@pytest.mark.parametrize(("text", "language", "has_ends"), [(THAI, "th", False), (JAPANESE, "ja", True)])
+def test_scripts_without_spaces_are_not_judged_by_words(text: str, language: str, has_ends: bool) -> None:
+    measured = row(text)
+    assert measured["language"] == language
+    assert measured["cut_spans"] == []
+    for signal in SIGNALS:
+        is_applied = not signal.of_words and (has_ends or not signal.of_ends)
+        assert (measured[signal.name] is not None) == is_applied, signal.name
+
+
+def test_korean_and_hindi_have_words() -> None:
+    assert row("나는 학교에 갑니다. 너는 집에 있다.")["num_words"] == 6
+    assert row("यह एक वाक्य है। वह घर में है।")["num_words"] == 8
+
+
+def test_blank_lines_are_no_duplicates() -> None:
+    poem = "\n\n".join(f"verse number {n} is not like the others" for n in range(40))
+    assert row(poem)["duplicate_line_ratio"] == 0
+    assert row(poem)["repeated_line_char_ratio"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "num_words"),
+    [
+        ("a" + " " * 5_000_000 + "b", 2),
+        ("word " * 1_000_000 + "\n" + "x" * 1000, 1_000_001),
+        ("é" * 5_000_000, 1),
+        ("a\n" * 1_500_000, 1_500_000),
+    ],
+    ids=["spaces", "long line", "one word", "lines"],
+)
+def test_huge_texts(text: str, num_words: int) -> None:
+    measured = row(text, LOOSE)
+    assert (measured["num_words"], measured["num_chars"]) == (num_words, len(text))
+
+
+def test_row_groups_and_slices_do_not_matter() -> None:
+    texts = pa.array(["one two three four. [3]", "", "five six\nseven", None, "你好。"] * 7, pa.large_string())
+    whole = measure(texts, DEFAULT)
+    for start, length in ((0, 5), (3, 9), (34, 1)):
+        piece = measure(texts.slice(start, length), DEFAULT)
+        assert all(piece[name].equals(whole[name].slice(start, length)) for name in whole if name != "cut_spans")
+        assert piece["cut_spans"].to_pylist() == whole["cut_spans"].slice(start, length).to_pylist()
+
+
+def test_stage_keeps_parts_and_order(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    documents = make_documents({"web": ["A cat sat on the mat.", "", "Two cats sat."], "code": ["x = {}", "y"]})
+    config = SignalsConfig(by_source={"code": {"enabled": False}})
+    signals = measure_signals(documents, into=workspace, config=config)
+    rows = rows_of(workspace, signals)
+    ids = [row["doc_id"] for row in rows_of(workspace, documents)]
+    assert [row["doc_id"] for row in rows] == ids
+    assert [part.source for part in signals.parts] == [part.source for part in documents.parts]
+    assert [row["num_words"] for row in rows] == [6, 0, 3, None, None]
+    assert rows[-1]["cut_spans"] == []
+    assert signals.totals["rows_in"] == signals.totals["rows_out"] == 5
+    assert measure_signals(documents, into=workspace, config=config) == signals
+
+
+def test_wrong_settings_are_refused() -> None:
+    for values in ({"cut_phrases": ["Upper"]}, {"cut_phrases": ["!"]}, {"stop_words": ["a"] * 63}, {"min_words": 1}):
+        with pytest.raises(ValidationError):
+            SignalsConfig.model_validate(values)
+    with pytest.raises(ValidationError, match=r"by_source\.code\.max_word_chars"):
+        SignalsConfig(by_source={"code": {"max_word_chars": -1}})
