@@ -30,7 +30,6 @@ RESULT_PACKAGES = ("resiliparse", "trafilatura", "lxml")
 TIMEOUT_SECONDS = 60.0  # wide: the slowest of 800 gold pages takes 1 s
 PAGES_PER_CHILD = 5_000  # extractors leak a little; a child costs half a second
 CHILD_MEMORY_BYTES = 4 << 30
-ATTEMPTS = 2
 TITLE = re.compile(r"<title[^>]{0,200}>(.{0,2000}?)</title", re.IGNORECASE | re.DOTALL)
 TITLE_CHARS = 300  # longer titles are stuffed with keywords
 # Elements without content, and those whose end tag may be left out: neither deepens a page by itself.
@@ -93,29 +92,30 @@ class PageExtractor:
             return refused
         if extractor == "none":
             return Page(page, title_of(page))
-        for attempt in range(ATTEMPTS):
-            if attempt or self._pages >= self.pages_per_child:
-                self.close()
-            answer = self._ask(data, extractor)
-            if not isinstance(answer, Refused) or answer.reason not in ("timeout", "extractor_crashed"):
-                break
+        if self._pages >= self.pages_per_child:
             self.close()
+        answer = self._ask(data, extractor)
+        if isinstance(answer, Refused) and answer.reason in ("timeout", "extractor_crashed"):
+            answer = self._ask(data, extractor)  # once more, alone in a new child
         if isinstance(answer, str):
             return Page(answer, title_of(page)) if answer.strip() else Refused("no_content")
         return answer
 
     def _ask(self, page: bytes, extractor: ExtractorName) -> str | Refused:
+        """The child's answer; a child that gave none is ended."""
         pipe = self._pipe or self._start()
         self._pages += 1
         try:
             pipe.send((page, extractor))
-            if not pipe.poll(self.timeout_seconds):
-                return Refused("timeout", threshold=self.timeout_seconds)
-            answer: str | Refused = pipe.recv()
-            return answer
+            if pipe.poll(self.timeout_seconds):
+                answer: str | Refused = pipe.recv()
+                return answer
+            refused = Refused("timeout", threshold=self.timeout_seconds)
         except (EOFError, ConnectionError) as error:
             status = self._child.wait() if self._child else None
-            return Refused("extractor_crashed", f"{type(error).__name__}, exit status {status}")
+            refused = Refused("extractor_crashed", f"{type(error).__name__}, exit status {status}")
+        self.close()
+        return refused
 
     def _start(self) -> Connection:
         ours, theirs = Pipe()

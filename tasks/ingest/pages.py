@@ -25,6 +25,7 @@ class RawPage:
     url: str | None
     timestamp: str | None
     meta: dict[str, Any]
+    content_type: str = ""
 
 
 def read_file(pieces: Pieces, config: SourceConfig, extractor: PageExtractor | None) -> Outcomes:

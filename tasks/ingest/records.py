@@ -27,6 +27,8 @@ VISIBLE = re.compile(
 SURROGATES = re.compile("[\ud800-\udfff]")
 MAX_META_BYTES = 1 << 20  # further fields of one record; larger ones are left out and named
 
+MAX_META_DEPTH = 50  # deeper than any real record; json itself gives up at about 1,000
+
 
 @dataclass(slots=True)
 class Record:
@@ -111,14 +113,16 @@ def _sound_value(value: Any, depth: int) -> Any:
         return SURROGATES.sub("\ufffd", value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or isinstance(value, int):  # bool is one
         return value
-    if depth > 50:  # deeper than any real record; json.dumps itself stops at 1,000
-        return SURROGATES.sub("\ufffd", repr(type(value)))
+    if isinstance(value, (dict, list, tuple)):
+        return _sound_container(value, depth + 1)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _sound_container(value: Any, depth: int) -> Any:
+    if depth > MAX_META_DEPTH:
+        return f"{type(value).__name__} left out: nested too deep"
     if isinstance(value, dict):
-        return {SURROGATES.sub("\ufffd", str(key)): _sound_value(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_sound_value(item, depth + 1) for item in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return str(value)
+        return {SURROGATES.sub("\ufffd", str(key)): _sound_value(item, depth) for key, item in value.items()}
+    return [_sound_value(item, depth) for item in value]

@@ -52,14 +52,18 @@ def read_lines(pieces: Pieces, start: int, end: int | None, limit_bytes: int) ->
         for data in whole:
             size += len(data)
             if not skipping:
-                yield Line(offset, b"".join([*held, data]) if size <= limit_bytes else None, size)
+                yield Line(offset, _joined([*held, data], size, limit_bytes), size)
             offset, size, held, skipping = offset + size + 1, 0, [], False
             if end is not None and offset >= end:
                 return
         size += len(rest)
-        held = [*held, rest] if size <= limit_bytes else []
+        held = [*held, rest] if size <= limit_bytes else []  # of a line that is too long only the size is kept
     if size and not skipping:
-        yield Line(offset, b"".join(held) if size <= limit_bytes else None, size, closed=False)
+        yield Line(offset, _joined(held, size, limit_bytes), size, closed=False)
+
+
+def _joined(pieces: list[bytes], size: int, limit_bytes: int) -> bytes | None:
+    return b"".join(pieces) if size <= limit_bytes else None
 
 
 def outcomes_of_lines(lines: Iterator[Line], config: SourceConfig, *, is_json: bool) -> Outcomes:
@@ -152,20 +156,23 @@ def _take(row: dict[str, Any], key: str) -> Any:
 def _column(record: Record, key: str) -> str | None:
     """A text column: numbers and dates become text; what is no text stays in meta, and that is noted."""
     value = _take(record.meta, key)
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
     if value is MISSING or value is None or value == "":
         return None
+    text = _as_text(value)
+    if text is None:
+        record.meta.setdefault(key, value)
+        record.edits["column_type"] = record.edits.get("column_type", 0) + 1
+    return text
+
+
+def _as_text(value: Any) -> str | None:
     if isinstance(value, str):
         return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
     if isinstance(value, date):  # datetime is one
         return value.isoformat()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    if "." not in key or key in record.meta:
-        record.meta[key] = value
-    record.edits["column_type"] = record.edits.get("column_type", 0) + 1
-    return None
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def read_parquet(file: BinaryIO, start: int, end: int | None, config: SourceConfig) -> Outcomes:

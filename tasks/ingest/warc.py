@@ -7,13 +7,13 @@ A record of wrong length ends where the next one begins (noted as an edit); a he
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from tasks.extract import PageExtractor
 from tasks.ingest.http import CHARSET, parse_headers, parse_response
 from tasks.ingest.pages import RawPage, page_record, text_record
-from tasks.ingest.records import EditReason, Outcome, Outcomes, Record, Rejected, Skipped
+from tasks.ingest.records import Outcome, Outcomes, Record, Rejected, Skipped
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import ByteReader, codec_of, read_pieces
 
@@ -23,7 +23,8 @@ SCAN_BYTES = 1 << 20
 VERSION_LINE = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
 ARC_LINE = re.compile(rb"([a-z][a-z0-9+.-]*:\S*) (\S+) (\d{8,20}|-) (.*?) ?(\d+)\r?\n", re.IGNORECASE)
 HEAD_END = re.compile(rb"\n\r?\n")  # some writers end lines with LF alone
-NEXT_RECORD = re.compile(rb"\n(?=%s|%s)" % (VERSION_LINE.pattern, ARC_LINE.pattern), re.IGNORECASE)
+RECORD_START = re.compile(rb"%s|%s" % (VERSION_LINE.pattern, ARC_LINE.pattern), re.IGNORECASE)
+NEXT_RECORD = re.compile(rb"\n(?=%s)" % RECORD_START.pattern, re.IGNORECASE)
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 HTML_START = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.{0,500}?-->\s*)?<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
@@ -92,24 +93,39 @@ def _read_record(
     if head.length > config.max_record_bytes:
         reader.skip(head.length)
         return Rejected(position, "too_large", {"url": head.url}, head.length, config.max_record_bytes)
-    block = reader.read(head.length)
-    is_cut = len(block) < head.length
-    if is_cut and (reader.damage or RECORD_MAGIC not in block):
+    found = _take_block(reader, head.length, config.max_record_bytes)
+    if found is None:
         reason = reader.damage.reason if reader.damage else "truncated"
-        return Rejected(position, reason, {"url": head.url, "content_length": head.length, "found": len(block)})
-    follows = reader.peek(HEAD_BYTES).lstrip(b"\r\n")
-    edits: dict[EditReason, int] = {}
-    if is_cut or (follows and not (VERSION_LINE.match(follows) or ARC_LINE.match(follows))):
-        reader.unread(block)
-        block = _take_to_next(reader, config.max_record_bytes).rstrip(b"\r\n")
-        edits["wrong_length"] = abs(len(block) - head.length)
-    elif not follows and reader.damage and reader.damage.member == member and reader.damage.reason == "corrupt_member":
+        return Rejected(position, reason, {"url": head.url, "content_length": head.length})
+    if _failed_checksum(reader, member):
         _skip_blank(reader)
-        return _broken(reader, position, {"url": head.url})  # the checksum of its member does not fit
+        return _broken(reader, position, {"url": head.url})
+    block, wrong_by = found
     outcome = outcome_of(head, block, position, config, extractor)
-    if isinstance(outcome, Record):
-        outcome.edits |= edits
+    if wrong_by and isinstance(outcome, Record):
+        outcome.edits["wrong_length"] = wrong_by
     return outcome
+
+
+def _take_block(reader: ByteReader, length: int, limit_bytes: int) -> tuple[bytes, int] | None:
+    """(block, bytes by which its length was wrong) of a record whose header was taken; None where it was cut off."""
+    block = reader.read(length)
+    follows = reader.peek(HEAD_BYTES).lstrip(b"\r\n")
+    if len(block) == length and (not follows or RECORD_START.match(follows)):
+        return block, 0
+    if len(block) < length and (reader.damage or RECORD_MAGIC not in block):
+        return None
+    reader.unread(block)
+    taken = _take_to_next(reader, limit_bytes).rstrip(b"\r\n")
+    return taken, abs(len(taken) - length)
+
+
+def _failed_checksum(reader: ByteReader, member: int) -> bool:
+    """Whether the member that a record began in broke after the record's last byte."""
+    damage = reader.damage
+    if damage is None or damage.member != member or damage.reason != "corrupt_member":
+        return False
+    return not reader.peek(HEAD_BYTES).strip(b"\r\n")
 
 
 def _broken(reader: ByteReader, position: str, detail: dict[str, Any]) -> Rejected:
@@ -166,24 +182,33 @@ def outcome_of(head: Head, block: bytes, position: str, config: SourceConfig, ex
     wanted = ("conversion",) if config.format == "wet" else ("response", "resource", "conversion")
     if head.kind not in wanted:
         return Skipped(head.kind if head.kind in RECORD_TYPES else "unknown_type")
-    body, content_type, label, meta = block, head.content_type.split(";")[0].strip(), None, _meta(head)
-    if found := CHARSET.search(head.content_type):
-        label = found.group(1)
-    if head.kind == "response":
-        response = parse_response(block, config.limits.max_bytes)
-        if response is None and (head.url or "").startswith(("http:", "https:")):
-            return Rejected(position, "bad_http", {"url": head.url, "bytes": repr(block[:60])})
-        if response is not None:
-            if response.status != 200:
-                return Skipped(f"http_{response.status // 100}xx")
-            body, content_type, label = response.body, response.content_type, response.charset_label
-            meta |= {"http_note": response.note} if response.note else {}
-    page = RawPage(position, body, label, head.url, head.date, meta)
-    if head.kind == "conversion" or content_type == "text/plain":
+    page = _page_of(head, block, position, config)
+    if not isinstance(page, RawPage):
+        return page
+    if head.kind == "conversion" or page.content_type == "text/plain":
         return text_record(page)
-    if content_type in HTML_TYPES or (not content_type and HTML_START.match(body)):
+    if page.content_type in HTML_TYPES or (not page.content_type and HTML_START.match(page.data)):
         return page_record(page, config, extractor)
     return Skipped("not_text")
+
+
+def _page_of(head: Head, block: bytes, position: str, config: SourceConfig) -> RawPage | Rejected | Skipped:
+    """The page in a record's block; of HTTP responses the body of those that succeeded."""
+    label = CHARSET.search(head.content_type)
+    content_type = head.content_type.split(";")[0].strip()
+    page = RawPage(position, block, label.group(1) if label else None, head.url, head.date, _meta(head), content_type)
+    if head.kind != "response":
+        return page
+    response = parse_response(block, config.limits.max_bytes)
+    if response is None:
+        is_web = (head.url or "").startswith(("http:", "https:"))
+        return Rejected(position, "bad_http", {"url": head.url, "bytes": repr(block[:60])}) if is_web else page
+    if response.status != 200:
+        return Skipped(f"http_{response.status // 100}xx")
+    meta = page.meta | ({"http_note": response.note} if response.note else {})
+    return replace(
+        page, data=response.body, charset_label=response.charset_label, content_type=response.content_type, meta=meta
+    )
 
 
 def _meta(head: Head) -> dict[str, Any]:
