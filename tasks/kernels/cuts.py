@@ -1,8 +1,8 @@
 """Line rules: which lines and citation marks to cut (`find_cuts`), and a text without them (`apply_cuts`).
 
 A line is what stands between newlines. A blank line (nothing visible in it) is never judged; a cut line takes its
-newline along, and the blank lines after it where a blank line (or the beginning) stands before it, so that no double gap
-is left. Spans are byte offsets within the document, sorted, disjoint, always on character boundaries.
+newline along, and the blank lines after it where a blank line (or the beginning) stands before it, so that no double
+gap is left. Spans are byte offsets within the document, sorted, disjoint, always on character boundaries.
 """
 
 import numpy as np

@@ -1,5 +1,4 @@
-"""Words, lines, paragraphs, sentences of small texts; tests/tasks/test_signals.py compares all counts on any text."""
-text."""
+"""Words, lines, paragraphs and sentences of small texts (test_signals.py compares all counts on any text)."""
 
 from typing import Any
 
