@@ -207,5 +207,11 @@ def _read_steps(
     for plan in plan_phase(run, tokens, events):
         positions = next_positions(position, plan.batch_rows, events.skipped(plan.phase))
         end = int(positions[-1]) + 1
-        yield StepBatch(plan, position, end, reader.read(rank_slice(positions, rank, ranks)))
+        batch = reader.read(rank_slice(positions, rank, ranks))
+        if (largest := int(batch.ids_BT.max())) >= run.model.vocab_size:
+            raise ValueError(
+                f"the packs hold token {largest}, the model has {run.model.vocab_size}: set model.vocab_size to the "
+                "tokenizer's size or more"
+            )
+        yield StepBatch(plan, position, end, batch)
         position = end

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,7 @@ from model.ranks import Ranks
 from model.store import Store
 
 logger = logging.getLogger(__name__)
+warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP says so at each save of a single process
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "module.")  # of compile, activation checkpointing, DDP
@@ -102,11 +104,14 @@ class Checkpoints:
         key = step_key(self.folder, state.step)
         own = self.scratch / f"save-{self.attempt}-{self.ranks.rank}"
         shutil.rmtree(own, ignore_errors=True)
-        dcp_save(
-            tensors,
-            storage_writer=HuggingFaceStorageWriter(str(own), save_distributed=True),
-            no_dist=not dist.is_initialized(),
-        )
+        try:
+            dcp_save(
+                tensors,
+                storage_writer=HuggingFaceStorageWriter(str(own), save_distributed=True),
+                no_dist=not dist.is_initialized(),
+            )
+        except CheckpointException as error:
+            raise OSError(f"the checkpoint of step {state.step} could not be written to {own}: {error}") from error
         written = [self._upload(path, key) for path in sorted(own.glob("*.safetensors"))]
         shutil.rmtree(own)
         shares = self.ranks.gather((written, tensors_digest(tensors)))

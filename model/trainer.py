@@ -169,6 +169,7 @@ class Trainer:
         """Steps until the phase ends, a stop is asked for, or training halts itself."""
         logger.info("phase %s: %s", self.job.run.phase.name, self.began)
         self.live.add({"event": "begin", "message": self.began})
+        self.live.close_segment()  # said at once
         reader = PackReader(self.job.store, self.order, self.job.settings.cache_bytes)
         loader = Loader(
             reader,

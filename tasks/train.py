@@ -47,7 +47,7 @@ from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.order import Pack, PackPart, RowRef, check_epochs, next_positions
 from model.schedule import rows_of_phase
 from tasks.dataset import Dataset, Workspace
-from tasks.errors import Cancelled, ConfigError, DataError, TrainingDiverged, WorkerLost
+from tasks.errors import Cancelled, ConfigError, DataError, StorageError, TrainingDiverged, WorkerLost
 from tasks.manifest import Manifest, load_manifest
 from tasks.parallel import start_ray
 from tasks.storage import Storage
@@ -179,7 +179,7 @@ class Watch:
 
     def __init__(self, job: Job, into: Workspace, lost: threading.Event) -> None:
         self.job, self.into, self.lost = job, into, lost
-        self.next_look = 0.0
+        self.next_look, self.began = 0.0, ""
 
     def should_stop(self) -> bool:
         """Whether the run was cancelled or the lease lost."""
@@ -189,17 +189,19 @@ class Watch:
         return self.into.stop.is_set() or self.lost.is_set()
 
     def _tokens(self) -> int:
-        """Tokens of the phase so far, from the newest segment of the live view."""
-        segments = [
-            file.key for file in self.job.store.list_files(f"{self.job.live_prefix}") if file.key.endswith(".jsonl")
-        ]
-        own = [key for key in segments if self.job.attempt in key]
-        lines = self.into.storage.read_bytes(own[-1]).splitlines() if own else []
-        return int(orjson.loads(lines[-1]).get("tokens", 0)) if lines else 0
+        """Tokens of the phase so far, from the newest segment of the live view; the first one says how it began."""
+        found = [file.key for file in self.job.store.list_files(f"{self.job.live_prefix}")]
+        own = [key for key in found if key.endswith(".jsonl") and self.job.attempt in key]
+        if not own:
+            return 0
+        if not self.began:
+            self.began = orjson.loads(self.into.storage.read_bytes(own[0]).splitlines()[0])["message"]
+            logger.info("train: phase %s: %s", self.job.run.phase.name, self.began)
+        return int(orjson.loads(self.into.storage.read_bytes(own[-1]).splitlines()[-1]).get("tokens", 0))
 
 
 def train_here(job: Job, should_stop: Callable[[], bool]) -> None:
-    """One rank: this process alone, or one worker of a group. Wrong data is a DataError."""
+    """One rank: this process alone, or one worker of a group. Raises DataError, StorageError."""
     from model.checkpoint import NoSoundCheckpoint  # late: torch, which a cached run never loads
     from model.trainer import train
 
@@ -207,6 +209,8 @@ def train_here(job: Job, should_stop: Callable[[], bool]) -> None:
         train(job, should_stop)
     except (NoSoundCheckpoint, ValueError, FileNotFoundError) as error:
         raise DataError(f"train: {error}") from error
+    except OSError as error:
+        raise StorageError(f"train: {error}") from error
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
 

@@ -98,7 +98,7 @@ class RankProcesses:
         """Start and wait; every rank must end well."""
         processes = self.start(script, ranks, **values)
         for process in processes:
-            process.join(60)
+            process.join(120)
         assert [process.exitcode for process in processes] == [0] * ranks
 
 

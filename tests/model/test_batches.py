@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from model.batches import CACHE_BYTES, Batch, Loader, PackReader, StepBatch, rank_slice, targets_of
+from model.batches import Batch, Loader, PackReader, StepBatch, rank_slice, targets_of
 from model.config import ModelConfig, PhaseRun
+from model.job import CACHE_BYTES
 from model.loss import IGNORED
 from model.order import DataOrder, Pack, slots_of
 from model.schedule import Events, SkipRange
@@ -127,6 +128,12 @@ def test_reading_errors_reach_the_training_thread(store: Storage, order: DataOrd
     path.unlink()
     with pytest.raises(FileNotFoundError, match="code-0"):
         load(store, order, make_run(rows=200))
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(store: Storage, make_pack: MakePack) -> None:
+    wide = DataOrder(3, "main", {"web": 4096}, [make_pack("web", [300], vocab=9000)])
+    with pytest.raises(ValueError, match=r"hold token \d{4}, the model has 512: set model.vocab_size"):
+        load(store, wide, make_run())
 
 
 def test_row_groups_of_another_size_are_refused(store: Storage, order: DataOrder) -> None:

@@ -175,6 +175,16 @@ def test_saving_again_replaces_a_damaged_checkpoint(saved: Storage, tmp_path: Pa
     assert read_metrics(saved, loaded.key)["step"].to_pylist() == [9, 10, 19, 20, 29, 30]
 
 
+def test_a_disk_that_refuses_leaves_the_older_checkpoints(saved: Storage, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    checkpoints = Checkpoints(saved, FOLDER, tmp_path / "file", "a2", Ranks())
+    with pytest.raises(OSError, match="file"):
+        checkpoints.save(make_training(40), state_of(40), metrics_of(40), healthy=True)
+    loaded = checkpoints_of(saved, tmp_path, "a3").load_newest(make_training())
+    assert loaded is not None
+    assert loaded.state.step == 30
+
+
 def test_digest_is_of_contents(saved: Storage, tmp_path: Path) -> None:
     store = Storage(str(tmp_path / "second"))
     digests = [
