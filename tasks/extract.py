@@ -12,6 +12,7 @@ import html
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from resiliparse.parse.html import HTMLTree
 RESULT_PACKAGES = ("resiliparse", "trafilatura", "lxml")
 
 TIMEOUT_SECONDS = 60.0  # wide: the slowest of 800 gold pages takes 1 s
+ORPHAN_SECONDS = 120  # a page still in work then has no parent that waits for it
 PAGES_PER_CHILD = 5_000  # extractors leak a little; a child costs half a second
 CHILD_MEMORY_BYTES = 4 << 30
 TITLE = re.compile(r"<title[^>]{0,200}>(.{0,2000}?)</title", re.IGNORECASE | re.DOTALL)
@@ -147,7 +149,8 @@ def shared_extractor() -> PageExtractor:
 
 
 def serve(descriptor: int) -> None:
-    """The child's loop: pages in, texts out, until the parent closes its end."""
+    """The child's loop: pages in, texts out, until the parent closes its end (or dies: then a hanging page ends too)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     soft = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = CHILD_MEMORY_BYTES if soft == resource.RLIM_INFINITY else min(CHILD_MEMORY_BYTES, soft)
     resource.setrlimit(resource.RLIMIT_AS, (limit, soft))
@@ -157,7 +160,9 @@ def serve(descriptor: int) -> None:
             page, extractor = pipe.recv()
         except EOFError:
             return
+        signal.alarm(ORPHAN_SECONDS)
         pipe.send(run_extractor(page.decode("utf-8"), extractor))
+        signal.alarm(0)
 
 
 def run_extractor(page: str, extractor: ExtractorName) -> str | Refused:
