@@ -339,7 +339,8 @@ def cut_spans(text: str, spans: list[tuple[int, int]], margin_chars: int) -> str
             start -= 1
         while end < len(text) and not text[end].isspace():
             end += 1
-        kept.append(text[begin:start].rstrip() if start > begin else "")
+        piece = text[begin:start].rstrip()  # empty where one cut reaches into the next
+        kept.append(piece.lstrip() if begin else piece)
         begin = end
     kept.append(text[begin:].lstrip())
     return "\n".join(piece for piece in kept if piece)

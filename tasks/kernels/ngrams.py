@@ -48,7 +48,15 @@ def make_lookup(
     keys: NDArray[np.uint64], anchors: NDArray[np.uint64], shorts: NDArray[np.uint64], answers: NDArray[np.uint64]
 ) -> Lookup:
     """A lookup with its bit tables; `keys` and `anchors` are sorted already."""
-    return Lookup(keys, _bit_table(keys), anchors, _bit_table(anchors), shorts, answers)
+    arrays = (keys, _bit_table(keys), anchors, _bit_table(anchors), shorts, answers)
+    return Lookup(*(_frozen(array) for array in arrays))
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only copy: one kind of array for all, so that the kernels are compiled once."""
+    array = np.array(array, order="C")
+    array.setflags(write=False)
+    return array
 
 
 def _bit_table(keys: NDArray[np.uint64]) -> NDArray[np.uint8]:

@@ -87,7 +87,7 @@ def test_a_broken_set_is_named_with_its_row(data: bytes, message: str) -> None:
 def test_a_file_of_another_format_is_an_error(data: bytes) -> None:
     with pytest.raises(DataError, match="no valid parquet"):
         read_items(data, "quiz", config_of("x.parquet"))
-    with pytest.raises(DataError, match="no valid (csv|jsonl)|no column"):
+    with pytest.raises(DataError, match=r"no valid (csv|jsonl)|no column"):
         read_items(b"\xff\xfe", "quiz", config_of("x.csv"))
 
 

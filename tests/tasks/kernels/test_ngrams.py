@@ -48,7 +48,8 @@ def slow_words(text: str) -> list[str]:
 
 def lookup_of(*ngrams: str, shorts: dict[str, list[str]] | None = None) -> Lookup:
     keys = np.unique(np.concatenate([NOTHING, *(run_hashes(text, NGRAM_WORDS) for text in ngrams)]))
-    rows, answers = [], []
+    rows: list[tuple[int, ...]] = []
+    answers: list[tuple[int, int]] = []
     for question, texts in (shorts or {}).items():
         words = len(word_prefix(question)) - 1
         first = len(answers)
@@ -76,7 +77,8 @@ def test_words_are_read_by_their_definition(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", 0), (" \n", 0), ("It's 3.14!", 4), ("Straße", 1), ("Cafe\u0301 CAFÉ", 2), ("寿司 like", 3), ("a\x00b", 2), ("x" * 9999, 1),
+        ("", 0), (" \n", 0), ("It's 3.14!", 4), ("Straße", 1), ("Cafe\u0301 CAFÉ", 2), ("寿司 like", 3),
+        ("a\x00b", 2), ("x" * 9999, 1),
         ("\ufeffbom zero\u200bwidth", 2), ("\U000e0041", 0), ("١٢٣", 1), ("🙂", 0),
     ],
 )  # fmt: skip
@@ -135,7 +137,7 @@ QUESTION, ANSWER = "Who painted the Mona Lisa?", "Leonardo da Vinci"
     ("text", "is_found"),
     [
         (f"{QUESTION} {ANSWER}", True),
-        (f"Q: who painted\nthe MONA LISA\nA: leonardo da vinci.", True),
+        ("Q: who painted\nthe MONA LISA\nA: leonardo da vinci.", True),
         (f"{ANSWER}. {QUESTION}", True),
         (f"{QUESTION} {'x ' * WINDOW_WORDS}{ANSWER}", True),
         (f"{QUESTION} {'x ' * (WINDOW_WORDS + 1)}{ANSWER}", False),

@@ -1,0 +1,135 @@
+"""The index: what becomes a target, what is found, what counts as evidence, and that a broken search is noticed."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.dataset import Workspace
+from tasks.errors import DataError
+from tasks.evaluation_index import (
+    CANARY_SET,
+    EvaluationIndex,
+    Finding,
+    build_index,
+    load_index,
+    merged,
+)
+from tasks.evaluation_sets import Item
+from tasks.kernels.ngrams import NGRAM_WORDS, make_lookup, run_hashes
+
+LONG = "A train leaves the old harbour at noon and reaches the northern hills before the evening bell has rung twice"
+PASSAGE = "The lighthouse keeper counted seven grey ships and wrote their names into a ledger bound in green cloth"
+SHORT, ANSWER = "Who painted the Mona Lisa?", "Leonardo da Vinci"
+NOTHING = np.empty(0, np.uint64)
+SETS = {
+    "quiz": [
+        Item("long", (LONG,), ("noon",), ()),
+        Item("short", (SHORT,), (ANSWER,), ()),
+        Item("tiny", ("Why?",), ("x",), ()),
+    ],
+    "read": [Item("0", (SHORT,), (), (PASSAGE,)), Item("1", ("Is the answer to this question found alone?",), (), ())],
+}
+
+
+@pytest.fixture
+def index(workspace: Workspace) -> EvaluationIndex:
+    return load(workspace, SETS)
+
+
+def load(workspace: Workspace, sets: dict[str, list[Item]]) -> EvaluationIndex:
+    files, _ = build_index(sets)
+    step = workspace.dataset(
+        "decontaminate.index", None, inputs={}, module="tasks.evaluation_index", external={"s": repr(sets)}
+    )
+    return load_index(workspace.storage, step.publish_files(files).reference)
+
+
+def findings(index: EvaluationIndex, text: str, common: Any = NOTHING) -> dict[str, Finding]:
+    places, probes = index.find(pa.array([text], pa.large_string()))
+    known = ~np.isin(probes, common)
+    found = index.judge(probes[known], places[known][:, 1:], index.evidence(common))
+    names = index.targets["set"], index.targets["item"], index.targets["field"]
+    return {"/".join(name[f.target] for name in names): f for f in found}
+
+
+def test_targets_and_counts() -> None:
+    _, counts = build_index(SETS)
+    assert counts == {
+        "quiz": {"items": 3, "tested": 2, "untested": 1},
+        "read": {"items": 2, "tested": 2, "untested": 0},
+    }
+
+
+def test_what_is_found_and_how_much_of_it(index: EvaluationIndex) -> None:
+    half = " ".join(LONG.split()[: NGRAM_WORDS + 3])
+    text = f"{SHORT} {ANSWER}. Then: {half}. And {PASSAGE.upper()}!"
+    found = findings(index, text)
+    assert list(found) == ["quiz/long/question", "quiz/short/question", "read/0/passage"]
+    assert found["quiz/long/question"].overlap == 4 / (len(LONG.split()) - NGRAM_WORDS + 1)
+    assert found["read/0/passage"].overlap == 1
+    spans = {name: [text.encode()[a:b].decode() for a, b in finding.spans] for name, finding in found.items()}
+    assert spans == {
+        "quiz/short/question": [f"{SHORT} {ANSWER}"],
+        "quiz/long/question": [half],
+        "read/0/passage": [PASSAGE.upper()],
+    }
+
+
+def test_a_long_enough_question_without_an_answer_is_looked_for_alone(index: EvaluationIndex) -> None:
+    assert list(findings(index, "is the answer to this\nquestion found ALONE")) == ["read/1/question"]
+    assert findings(index, SHORT) == {}  # five words, no answer near
+
+
+def test_common_probes_are_no_evidence(index: EvaluationIndex) -> None:
+    grams = run_hashes(PASSAGE, NGRAM_WORDS)
+    found = findings(index, PASSAGE, grams[:2])["read/0/passage"]
+    assert (found.overlap, found.probes) == (1.0, len(grams) - 2)
+    assert findings(index, PASSAGE, grams) == {}
+    target = index.targets["field"].index("passage")
+    assert (index.evidence(NOTHING) - index.evidence(grams))[target] == len(grams)
+
+
+def test_an_item_in_two_sets_is_found_for_both(workspace: Workspace) -> None:
+    index = load(workspace, {"one": [Item("a", (LONG,), (), ())], "two": [Item("b", (LONG, SHORT), (ANSWER,), ())]})
+    assert list(findings(index, LONG)) == ["one/a/question", "two/b/question"]
+    assert list(findings(index, f"{SHORT} {ANSWER}")) == ["two/b/question"]
+
+
+@pytest.mark.parametrize("items", [[], [Item("0", ("Why?",), ("x",), ())], [Item("0", (), ("x",), ("too short",))]])
+def test_a_set_without_anything_to_look_for_is_an_error(items: list[Item]) -> None:
+    with pytest.raises(DataError, match=rf"evaluation_sets\.none: none of its {len(items)} items"):
+        build_index({"none": items})
+
+
+def test_canaries_prove_the_search(index: EvaluationIndex) -> None:
+    index.check()
+    assert set(index.targets["set"]) == {"quiz", "read", CANARY_SET}
+
+
+@pytest.mark.parametrize("broken", ["keys", "shorts", "targets"])
+def test_a_broken_index_is_noticed(index: EvaluationIndex, broken: str) -> None:
+    lookup = index.lookup
+    if broken == "keys":
+        lookup = make_lookup(NOTHING, lookup.anchors, lookup.shorts, lookup.answers)
+    elif broken == "shorts":
+        lookup = make_lookup(lookup.keys, NOTHING, lookup.shorts[:0], lookup.answers)
+    targets = index.targets if broken != "targets" else index.targets | {"set": ["quiz"] * len(index.targets["set"])}
+    with pytest.raises(DataError, match="the index does not work"):
+        replace(index, lookup=lookup, targets=targets).check()
+
+
+def test_a_missing_index_is_an_error(workspace: Workspace) -> None:
+    with pytest.raises(DataError, match="not complete"):
+        load_index(workspace.storage, "decontaminate.index/none")
+
+
+def test_the_files_depend_on_the_sets_alone() -> None:
+    assert build_index(SETS) == build_index(dict(SETS))
+
+
+def test_merged_spans() -> None:
+    assert merged([(5, 9), (0, 2), (8, 12), (12, 13), (1, 2)]) == [(0, 2), (5, 13)]
+    assert merged([]) == []
