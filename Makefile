@@ -24,10 +24,10 @@ types: .venv/installed
 check: lint types test
 
 chaos: .venv/installed          ## every kill and every fault, as often as it takes
-	$(BIN)/python -m pytest -m chaos tests/chaos
+	$(BIN)/python -m pytest -m chaos tests
 
 browser: .venv/installed        ## the dashboard, driven with Chromium (Debian: apt-get install chromium)
-	$(BIN)/python -m pytest -m browser tests/browser
+	$(BIN)/python -m pytest -m browser tests
 
 bench: .venv/installed          ## ratios beside peers; see tests/bench/README.md
 	$(BIN)/python -m pytest -m bench -s tests/bench

@@ -13,6 +13,7 @@ from flows.prefect_server import quiet_environment, use_server
 
 quiet_environment()
 
+TinyRecipe = Callable[[Path], dict[str, Any]]
 SOURCES = {"web": 2, "code": 1}  # files of each source; each file is a part
 
 
@@ -41,31 +42,50 @@ def serial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BASEMILL_WORKERS", "0")
 
 
-@pytest.fixture
-def recipe_values(tmp_path: Path) -> dict[str, Any]:
-    """A recipe over the help topics of the installed Python: three files, two sources, everything else tiny."""
-    topics = sorted(pydoc_data.topics.topics.items())
-    files = [f"{source}/{number}.jsonl" for source, count in SOURCES.items() for number in range(count)]
-    for index, name in enumerate(files):
-        path = tmp_path / "raw" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"text": text, "url": f"https://docs.example/{topic}"} for topic, text in topics[index :: len(files)]]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {
-        "name": "tiny",
-        "ingest": {"part_bytes": 200_000, "sources": {s: {"base": str(tmp_path / "raw" / s)} for s in SOURCES}},
-        "mix": {"held_out_ratio": 0.2},
-        "vocabulary": {"size": 300},
-        "model": {"size": "tiny"},
-        "train": {
-            "phases": [
-                {
-                    "name": "main", "tokens": 2048, "weights": {"web": 2, "code": 1}, "sequence_length": 64, "batch": 4,
-                    "schedule": {"lr": 1e-3},
-                }
+@pytest.fixture(scope="session")
+def tiny_recipe() -> TinyRecipe:
+    """tiny_recipe(folder) -> values: writes raw files there, and a recipe over them that is tiny in everything else.
+
+    The text is the help of the installed Python: three files, two sources, with an exact and a near copy in each.
+    """
+
+    def write(folder: Path) -> dict[str, Any]:
+        topics = sorted(pydoc_data.topics.topics.items())
+        files = [f"{source}/{number}.jsonl" for source, count in SOURCES.items() for number in range(count)]
+        for index, name in enumerate(files):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows = [
+                {"text": text, "url": f"https://docs.example/{topic}"} for topic, text in topics[index :: len(files)]
             ]
-        },
-    }  # fmt: skip
+            longest = max(rows, key=lambda row: len(row["text"]))
+            rows.append({"text": longest["text"]})
+            rows.append({"text": longest["text"].replace("expression", "formula", 3) + " One more sentence."})
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return {
+            "name": "tiny",
+            "ingest": {"part_bytes": 200_000, "sources": {s: {"base": str(folder / s)} for s in SOURCES}},
+            "mix": {"held_out_ratio": 0.2},
+            "vocabulary": {"size": 300},
+            "model": {"size": "tiny"},
+            "train": {
+                "precision": "fp32",
+                "phases": [
+                    {
+                        "name": "main", "tokens": 8192, "weights": {"web": 2, "code": 1}, "sequence_length": 64,
+                        "batch": 4, "schedule": {"lr": 3e-3},
+                    }
+                ],
+            },
+        }  # fmt: skip
+
+    return write
+
+
+@pytest.fixture
+def recipe_values(tmp_path: Path, tiny_recipe: TinyRecipe) -> dict[str, Any]:
+    """The tiny recipe on files of the test's own."""
+    return tiny_recipe(tmp_path / "raw")
 
 
 @pytest.fixture

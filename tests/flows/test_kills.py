@@ -1,0 +1,134 @@
+"""SIGKILL of the whole process group at ten moments; `basemill rerun` must finish with the result of a quiet run.
+
+Three of the ten run with every test; all of them, on Ray, with `make chaos`. What is compared: every dataset's digest,
+every loss to the last bit, and that no part that was finished at the kill is computed again (its receipt, which holds
+the seconds it took, keeps its bytes).
+"""
+
+import fnmatch
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.manifest import load_manifest
+from tasks.runs import find_record, list_run_ids
+from tasks.storage import Storage
+
+LIMIT_SECONDS = 300.0
+MOMENTS = {  # name -> the run is killed as soon as so many files match
+    "raw files are being read": ("ingest/parts/*.json", 1),
+    "exact dedup decides": ("dedup-exact.*/parts/*.json", 2),
+    "signals are measured": ("signals/parts/*.json", 2),
+    "the near-dedup exchange is written": ("dedup-near.*/parts/*.json", 1),
+    "near duplicates are decided": ("dedup-near.*/*/manifest.json", 2),
+    "personal data is replaced": ("redact/parts/*.json", 1),
+    "the tokenizer is trained": ("vocabulary.*/parts/*.json", 1),
+    "rows are packed": ("pack/parts/*.json", 2),
+    "a checkpoint is being written": ("train/*/checkpoints/*/*", 1),
+    "training goes on after a checkpoint": ("train/*/checkpoints/*/manifest.json", 2),
+}
+IN_EVERY_TEST = ("the near-dedup exchange is written", "rows are packed", "a checkpoint is being written")
+
+
+class Mill:
+    """The command in processes of its own, on one root."""
+
+    def __init__(self, folder: Path, recipe: dict[str, Any], workers: int) -> None:
+        self.folder, self.root = folder, folder / "lake"
+        folder.mkdir(parents=True)
+        self.recipe_path = folder / "tiny.yaml"
+        self.recipe_path.write_text(json.dumps(recipe))
+        self.environment = os.environ | {
+            "BASEMILL_WORKERS": str(workers),
+            "BASEMILL_TRAIN": json.dumps({"checkpoint_steps": 4, "ranks": 2 if workers else 1, "threads": 1}),
+        }
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "flows.cli", *arguments, "--root", str(self.root)]
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=self.environment, start_new_session=True)
+
+    def run_to_end(self, *arguments: str) -> None:
+        process = self.start(*arguments)
+        assert process.wait(LIMIT_SECONDS) == 0, (self.folder / "log").read_text()[-3000:]
+
+    def kill_when(self, pattern: str, count: int) -> None:
+        """Start a run and kill its process group once `count` files match."""
+        process = self.start("run", str(self.recipe_path))
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while self.count(pattern) < count:
+            assert process.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def count(self, pattern: str) -> int:
+        keys = (path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
+        return sum(fnmatch.fnmatch(key, pattern) and "/.tmp-" not in key for key in keys)
+
+    def receipts(self) -> dict[str, bytes]:
+        return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.glob("*/parts/*.json")}
+
+    def result(self) -> tuple[list[tuple[str, str]], bytes]:
+        """Digest of every dataset by label, and the exact metrics of training."""
+        storage = Storage(str(self.root))
+        record = find_record(storage, "latest")
+        assert record.state == "completed"
+        [trained] = [line for line in record.datasets if line.stage == "train"]
+        metrics = load_manifest(storage, trained.reference).read_file(storage, "metrics.parquet")
+        return [(line.label, line.digest) for line in record.datasets], metrics
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    return tiny_recipe(tmp_path_factory.mktemp("raw"))
+
+
+def undisturbed(folder: Path, recipe: dict[str, Any], workers: int) -> Mill:
+    mill = Mill(folder, recipe, workers)
+    mill.run_to_end("run", str(mill.recipe_path))
+    return mill
+
+
+@pytest.fixture(scope="module")
+def quiet(server_url: str, tmp_path_factory: pytest.TempPathFactory, recipe: dict[str, Any]) -> Mill:
+    """A run that was never disturbed, in one process; `server_url` stands in the environment of its commands."""
+    return undisturbed(tmp_path_factory.mktemp("quiet") / "mill", recipe, 0)
+
+
+@pytest.fixture(scope="module")
+def quiet_on_ray(server_url: str, tmp_path_factory: pytest.TempPathFactory, recipe: dict[str, Any]) -> Mill:
+    return undisturbed(tmp_path_factory.mktemp("quiet-ray") / "mill", recipe, -1)
+
+
+def check_kill(quiet: Mill, mill: Mill, moment: str) -> None:
+    mill.kill_when(*MOMENTS[moment])
+    finished = mill.receipts()
+    mill.run_to_end("rerun", "latest")
+    assert mill.result() == quiet.result()
+    now = mill.receipts()
+    assert all(now[key] == receipt for key, receipt in finished.items())
+    assert len(list_run_ids(Storage(str(mill.root)))) == 1
+
+
+@pytest.mark.parametrize("moment", IN_EVERY_TEST)
+def test_a_killed_run_is_finished_by_rerun(moment: str, quiet: Mill, recipe: dict[str, Any], tmp_path: Path) -> None:
+    check_kill(quiet, Mill(tmp_path / "mill", recipe, 0), moment)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_run_on_ray_is_finished_by_rerun(
+    moment: str, quiet_on_ray: Mill, recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    check_kill(quiet_on_ray, Mill(tmp_path / "mill", recipe, -1), moment)

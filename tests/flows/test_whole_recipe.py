@@ -1,0 +1,184 @@
+"""The whole recipe, from raw text to an exported model, on real text: once for the module, then questions about it."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from flows import launch
+from flows.pipeline import plan
+from tasks.ledger import LEDGER_SCHEMA
+from tasks.manifest import Manifest, load_manifest
+from tasks.parts import read_ledger, read_part
+from tasks.recipe import Recipe
+from tasks.runs import RunRecord, load_record, new_run_id
+from tasks.storage import Storage
+from tasks.trace import trace_step
+from tasks.why import tell_story
+
+
+def run_recipe(server_url: str, root: str, values: dict[str, Any]) -> RunRecord:
+    run_id = new_run_id()
+    recipe = Recipe.parse(values).model_dump(mode="json")
+    parameters = {"root": root, "recipe": recipe, "from_stage": None, "until_stage": None, "force": False}
+    with launch.connected(server_url) as client:
+        state = launch.execute(client, launch.create_run(client, run_id, parameters))
+    assert state.is_completed(), state.message
+    return load_record(Storage(root), run_id)
+
+
+class Whole:
+    """A finished run of the module's recipe, and the means to run it again in another way."""
+
+    def __init__(self, server_url: str, folder: Path, values: dict[str, Any]) -> None:
+        self.server_url, self.folder, self.values = server_url, folder, values
+        self.root = str(folder / "lake")
+        self.storage = Storage(self.root)
+        self.record = self.again(values)
+
+    def again(self, values: dict[str, Any]) -> RunRecord:
+        return run_recipe(self.server_url, self.root, values)
+
+    def dataset(self, label: str, record: RunRecord | None = None) -> Manifest:
+        [line] = [line for line in (record or self.record).datasets if line.label == label]
+        return load_manifest(self.storage, line.reference)
+
+    def planned(self, values: dict[str, Any]) -> dict[str, str]:
+        recipe = Recipe.parse(values).model_dump(mode="json")
+        return {line.label: str(line) for line in plan(self.root, recipe, None, None, False)}
+
+
+@pytest.fixture(scope="module")
+def whole(server_url: str, tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Any) -> Iterator[Whole]:
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BASEMILL_WORKERS", "0")
+        yield Whole(server_url, folder, tiny_recipe(folder / "raw"))
+
+
+def test_every_stage_made_what_it_should(whole: Whole) -> None:
+    labels = [line.label for line in whole.record.datasets]
+    assert labels == [
+        *("ingest", "dedup-exact", "signals", "select", "dedup-near", "redact", "decontaminate", "mix", "vocabulary"),
+        *(f"pack {source} {split} 64" for split in ("train", "held_out") for source in ("code", "web")),
+        *("train main", "evaluate", "export"),
+    ]  # fmt: skip
+
+
+def test_no_document_is_lost_between_stages(whole: Whole) -> None:
+    out = whole.dataset("ingest").totals["rows_out"]
+    for label in ("dedup-exact", "select", "dedup-near", "redact", "decontaminate"):
+        manifest = whole.dataset(label)
+        totals = manifest.totals
+        assert totals["rows_in"] == out
+        assert totals["rows_in"] == totals["rows_out"] + totals["dropped"] + totals["errors"]
+        ledgers = [read_ledger(whole.storage, part) for part in manifest.parts]
+        assert all(ledger.schema == LEDGER_SCHEMA for ledger in ledgers)
+        assert sum(ledger["action"].to_pylist().count("drop") for ledger in ledgers) == totals["dropped"]
+        out = totals["rows_out"]
+    sizes = whole.dataset("mix").extra["sizes"]
+    assert sum(size["documents"] for splits in sizes.values() for size in splits.values()) == out
+
+
+def test_training_learnt_something_and_the_scores_say_so(whole: Whole) -> None:
+    trained = whole.dataset("train main").extra
+    assert trained["loss_last"] < trained["loss_first"] - 0.3
+    losses = whole.dataset("evaluate").extra["losses"]
+    assert {row["source"] for row in losses} == {"all", "web", "code"}
+    assert all(0 < row["bits_per_byte"] < row["bits_per_byte_before"] for row in losses)
+
+
+def test_transformers_loads_the_export_with_the_same_tokens(whole: Whole, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # late: five seconds that other tests need not wait
+
+    exported = whole.dataset("export")
+    for part in exported.parts:
+        (tmp_path / part.key).write_bytes(exported.read_file(whole.storage, part.key))
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    own = Tokenizer.from_buffer(whole.dataset("vocabulary").read_file(whole.storage, "tokenizer.json"))
+    text = "The import statement é 中文"
+    assert tokenizer(text)["input_ids"] == own.encode(text).ids
+    assert model(**tokenizer(text, return_tensors="pt")).logits.shape[-1] == Recipe.parse(whole.values).model.vocab_size
+    assert exported.extra["max_logit_difference"] <= 1e-4
+
+
+def test_a_second_run_finds_everything(whole: Whole) -> None:
+    assert all(verdict == f"cached (run {whole.record.run_id})" for verdict in whole.planned(whole.values).values())
+    second = whole.again(whole.values)
+    assert all(line.cached for line in second.datasets)
+
+
+def test_another_weight_trains_again_on_the_same_packs(whole: Whole) -> None:
+    values = json.loads(json.dumps(whole.values))
+    values["train"]["phases"][0]["weights"] = {"web": 1, "code": 1}
+    values["vocabulary"]["sample_weights"] = {"web": 2, "code": 1}  # what it was: the first phase's weights
+    changed = [label for label, verdict in whole.planned(values).items() if not verdict.startswith("cached")]
+    assert changed == ["train main", "evaluate", "export"]
+
+
+def test_a_traced_batch_is_what_the_packs_hold(whole: Whole) -> None:
+    traced = trace_step(whole.storage, whole.record, 3)
+    tokenizer = Tokenizer.from_buffer(whole.dataset("vocabulary").read_file(whole.storage, "tokenizer.json"))
+    texts = {
+        row["doc_id"]: row
+        for part in whole.dataset("decontaminate").parts
+        for table in read_part(whole.storage, part)
+        for row in table.to_pylist()
+    }
+    assert len(traced.rows) == 4
+    assert [row.position for row in traced.rows] == list(range(8, 12))
+    for row in traced.rows:
+        ids = pq.read_table(io.BytesIO(whole.storage.read_bytes(row.pack_part)))["input_ids"][row.row].as_py()
+        start = 0
+        for span in row.spans:
+            document = texts[span.doc_id]
+            assert span.raw_ref == document["raw_ref"]
+            assert document["text"].startswith(span.excerpt)
+            whole_ids = [0, *tokenizer.encode(document["text"], add_special_tokens=False).ids, 1]
+            piece = ids[start : start + span.num_tokens]
+            assert piece == whole_ids[span.token_offset : span.token_offset + span.num_tokens]
+            start += span.num_tokens
+
+
+def test_the_story_of_a_duplicate_names_its_twin(whole: Whole) -> None:
+    manifest = whole.dataset("dedup-near")
+    ledgers = [row for part in manifest.parts for row in read_ledger(whole.storage, part).to_pylist()]
+    dropped = next(row for row in ledgers if row["action"] == "drop")
+    story = tell_story(whole.storage, whole.record, dropped["doc_id"])
+    assert [fact.stage for fact in story.facts] == ["ingest", "dedup-exact", "signals", "select", "dedup-near"]
+    assert story.facts[-1].matched_id == dropped["matched_id"]
+    assert (story.facts[-1].value or 0) >= 0.7
+    twin = tell_story(whole.storage, whole.record, dropped["matched_id"])
+    assert twin.is_kept
+    assert twin.facts[-1].stage == "pack"
+
+
+def test_a_new_file_costs_its_own_parts(whole: Whole) -> None:
+    """In local stages the new file's parts; in global ones its keys, the exchange, and parts whose decisions changed."""
+    before = {line.label: {part.key for part in whole.dataset(line.label).parts} for line in whole.record.datasets}
+    raw = whole.folder / "raw" / "web"
+    copies = (raw / "0.jsonl").read_text()  # every one a duplicate: nothing of them is left
+    alone = json.dumps({"text": "Alone here. " * 80})
+    (raw / "zz-new.jsonl").write_text(f"{copies}{alone}\n")
+    record = whole.again(whole.values)
+    (raw / "zz-new.jsonl").unlink()
+    for label in ("ingest", "dedup-exact", "signals", "select", "dedup-near", "redact", "decontaminate", "mix"):
+        now = {part.key for part in whole.dataset(label, record).parts}
+        assert len(before[label] - now) == 0, label
+        assert len(now - before[label]) == 1, label
+
+
+def test_results_do_not_depend_on_the_run(whole: Whole, tmp_path: Path) -> None:
+    """Another root and run: the same digests throughout, and the same losses to the last bit."""
+    other = Whole(whole.server_url, tmp_path, whole.values)
+    assert [(line.label, line.digest) for line in other.record.datasets] == [
+        (line.label, line.digest) for line in whole.record.datasets
+    ]
+    first, second = (w.dataset("train main").read_file(w.storage, "metrics.parquet") for w in (whole, other))
+    assert np.array_equal(pq.read_table(io.BytesIO(first))["loss"], pq.read_table(io.BytesIO(second))["loss"])
