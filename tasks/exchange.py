@@ -59,11 +59,11 @@ def write_partitions(writer: PartWriter, table: pa.Table, keys: np.ndarray) -> N
         rows = table.take(pa.array(order[starts[partition] : starts[partition + 1]]))
         first = total
         for piece in _pieces(rows):
+            count(writer, piece)
             writer.write_row_group(piece)
             total += 1
         index[int(partition)] = [first, total - first]
     writer.add_footer({FOOTER: json.dumps(index)})
-    count(writer, table)
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:
@@ -82,12 +82,11 @@ def partition_pieces(unit: Unit) -> Iterator[pa.Table]:
 
 def read_partition(unit: Unit, writer: PartWriter) -> pa.Table | None:
     """The unit's whole partition, counted; None where it is empty."""
-    tables = list(partition_pieces(unit))
-    if not tables:
-        return None
-    table = pa.concat_tables(tables)
-    count(writer, table)
-    return table
+    tables = []
+    for table in partition_pieces(unit):
+        count(writer, table)
+        tables.append(table)
+    return pa.concat_tables(tables) if tables else None
 
 
 def _read_partition(storage: Storage, part: Part, partition: int) -> Iterator[pa.Table]:

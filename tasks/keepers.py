@@ -63,9 +63,7 @@ def lengths_of(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.binary_length(texts.cast(pa.large_binary())).cast(pa.int64())
 
 
-def decide_by_part(
-    dataset: Dataset, name: str, documents: Manifest, verdicts: Mapping[str, Manifest]
-) -> Manifest:
+def decide_by_part(dataset: Dataset, name: str, documents: Manifest, verdicts: Mapping[str, Manifest]) -> Manifest:
     """A step with one part per document part: its slice of the verdicts."""
     step = dataset.step(name, DECISION_SCHEMA, inputs={"documents": documents, **verdicts}, config=None)
     if found := step.find():

@@ -22,9 +22,10 @@ from tasks.dedup_near.signatures import signature_matrix
 from tasks.errors import ConfigError
 from tasks.exchange import (
     check_exchange,
+    count,
     num_partitions,
+    partition_pieces,
     partition_units,
-    read_partition,
     remove_parts,
     spread,
     write_partitions,
@@ -35,7 +36,8 @@ from tasks.kernels.xxhash64 import hash_values
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of, read_part
 
-NUM_BANDS, BAND_ROWS = 14, 8
+BAND_ROWS = 8
+NUM_BANDS = NUM_PERMUTATIONS // BAND_ROWS  # 14
 BAND_BYTES = 4 * BAND_ROWS
 PART_SHIFT = 44  # bits of a node that tell documents of one part apart
 MAX_PARTS = 1 << (64 - PART_SHIFT)
@@ -90,7 +92,8 @@ def send_bands(unit: Unit, writer: PartWriter) -> None:
         signed = table.filter(pc.is_valid(table["signature"]))
         nodes.append(nodes_of(signed["doc_id"], int(unit.arguments["part"])))
         keys.append(band_keys(signature_matrix(signed["signature"])))
-    flat_keys, flat_nodes, first = _buckets(np.concatenate(keys).ravel(), np.repeat(np.concatenate(nodes), NUM_BANDS))
+    flat_keys, flat_nodes = np.concatenate(keys).ravel(), np.repeat(np.concatenate(nodes), NUM_BANDS)
+    first = _first_of_bucket(flat_keys, flat_nodes)
     edges = _unique_pairs(first, flat_nodes)
     heads = flat_nodes == first
     columns = [
@@ -105,7 +108,7 @@ def band_keys(signatures: np.ndarray) -> np.ndarray:
     """A hash of each band that differs between bands, uint64 [documents, NUM_BANDS]."""
     if not len(signatures):
         return np.empty((0, NUM_BANDS), np.uint64)
-    data = np.ascontiguousarray(signatures[:, : NUM_BANDS * BAND_ROWS])
+    data = np.ascontiguousarray(signatures)
     bounds = np.arange(len(signatures) * NUM_BANDS + 1, dtype=np.int64) * BAND_BYTES
     values = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     return spread(hash_values(values).reshape(-1, NUM_BANDS) + np.arange(NUM_BANDS, dtype=np.uint64))
@@ -113,23 +116,38 @@ def band_keys(signatures: np.ndarray) -> np.ndarray:
 
 def link_buckets(unit: Unit, writer: PartWriter) -> None:
     """Part function: one partition of the bands -> edges, each once, sorted."""
-    table = read_partition(unit, writer)
-    if table is None:
-        return
-    keys, nodes, linked = (table[name].to_numpy() for name in BAND_SCHEMA.names)
-    ready = nodes != linked
-    _, others, first = _buckets(keys[~ready], nodes[~ready])
-    one, other = _unique_pairs(np.concatenate([nodes[ready], first]), np.concatenate([linked[ready], others]))
-    _write_slices(writer, pa.table([one, other], schema=EDGE_SCHEMA))
+    keys, nodes, ones, others = ([np.empty(0, np.uint64)] for _ in range(4))
+    for table in partition_pieces(unit):
+        count(writer, table)
+        key, node, linked = (table[name].to_numpy() for name in BAND_SCHEMA.names)
+        is_head = node == linked
+        keys.append(key[is_head])
+        nodes.append(node[is_head])
+        ones.append(node[~is_head])
+        others.append(linked[~is_head])
+    all_nodes = np.concatenate(nodes)
+    first = _first_of_bucket(np.concatenate(keys), all_nodes)
+    linked = first != all_nodes
+    pairs = _unique_pairs(np.concatenate([*ones, first[linked]]), np.concatenate([*others, all_nodes[linked]]))
+    table = pa.table(pairs, schema=EDGE_SCHEMA)
+    for start in range(0, table.num_rows, WRITTEN_ROWS):
+        writer.write_row_group(table.slice(start, WRITTEN_ROWS))
 
 
-def _buckets(keys: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sorted by (key, node): keys, nodes, and of each row the first node of its bucket."""
-    order = np.lexsort((nodes, keys))
-    keys, nodes = keys[order], nodes[order]
-    begins = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), np.bool_), keys[1:] != keys[:-1]]))
-    sizes = np.diff(np.append(begins, len(keys)))
-    return keys, nodes, np.repeat(nodes[begins], sizes)
+def _first_of_bucket(keys: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """Of each row the smallest node with the same key. Most rows are alone with theirs."""
+    first = nodes.copy()
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    same = ordered[1:] == ordered[:-1]
+    shared = np.zeros(len(keys), np.bool_)
+    shared[1:] |= same
+    shared[:-1] |= same
+    rows, ordered = order[shared], ordered[shared]
+    if len(rows):
+        begins = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+        first[rows] = np.repeat(np.minimum.reduceat(nodes[rows], begins), np.diff(np.append(begins, len(rows))))
+    return first
 
 
 def _unique_pairs(ones: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -175,11 +193,3 @@ def _all_nodes(unit: Unit) -> np.ndarray:
         if held > max(BUFFERED_NODES, len(nodes) // 4):
             nodes, waiting, held = np.unique(np.concatenate([nodes, *waiting])), [], 0
     return np.unique(np.concatenate([nodes, *waiting]))
-
-
-def _write_slices(writer: PartWriter, table: pa.Table) -> None:
-    for start in range(0, table.num_rows, WRITTEN_ROWS):
-        writer.write_row_group(table.slice(start, WRITTEN_ROWS))
-
-
-assert NUM_BANDS * BAND_ROWS == NUM_PERMUTATIONS

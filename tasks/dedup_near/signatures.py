@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tasks.dataset import Dataset
 from tasks.kernels.folding import UNICODE_VERSION
-from tasks.kernels.shingles import NUM_PERMUTATIONS, sign_documents
+from tasks.kernels.shingles import NGRAM_WORDS, NUM_PERMUTATIONS, SEED, sign_documents
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
 
@@ -23,6 +23,14 @@ SIGNATURE_SCHEMA = pa.schema(
     ]
 )
 SIGNATURE_BYTES = 4 * NUM_PERMUTATIONS
+SCHEME = {  # only signatures made alike can be compared
+    "scheme": "datasketch affine32",
+    "seed": SEED,
+    "permutations": NUM_PERMUTATIONS,
+    "shingle": f"{NGRAM_WORDS} words",
+    "hash": "xxh64 seed 0, low 32 bits",
+    "unicode": UNICODE_VERSION,
+}
 
 
 def sign(dataset: Dataset, documents: Manifest, enabled: Mapping[str, bool]) -> Manifest:
@@ -40,7 +48,7 @@ def sign(dataset: Dataset, documents: Manifest, enabled: Mapping[str, bool]) -> 
     ]
     receipts = step.compute(units, sign_part)
     extra = {name: sum(receipt.extra[name] for receipt in receipts) for name in ("shingles", "too_short")}
-    return step.publish(receipts, extra=extra)
+    return step.publish(receipts, extra={**extra, "scheme": SCHEME})
 
 
 def sign_part(unit: Unit, writer: PartWriter) -> None:

@@ -26,9 +26,8 @@ def walk_groups(
     hashes, bounds: the set of row i is hashes[bounds[i] : bounds[i + 1]]. order: rows, group after group, each in
     keeper order; starts: where groups begin in `order`, and its length at the end.
     """
-    matched, values = np.full(len(order), -1, np.int64), np.zeros(len(order), np.float64)
     small = np.diff(starts) <= SMALL_GROUP
-    _walk_small(hashes, bounds, order, starts, small, threshold, matched, values)
+    matched, values = _walk_small(hashes, bounds, order, starts, small, threshold)
     for group in np.flatnonzero(~small):
         rows = order[starts[group] : starts[group + 1]]
         ranks, ends = _rare_first(hashes, bounds, rows)
@@ -78,9 +77,8 @@ def _jaccard(sets: Any, bounds: Any, one: int, other: int, threshold: float) -> 
 
 
 @njit(cache=True)
-def _walk_small(
-    sets: Any, bounds: Any, order: Any, starts: Any, small: Any, threshold: float, matched: Any, values: Any
-) -> None:
+def _walk_small(sets: Any, bounds: Any, order: Any, starts: Any, small: Any, threshold: float) -> Any:
+    matched, values = np.full(len(order), -1, np.int64), np.zeros(len(order), np.float64)
     for group in range(len(small)):
         if not small[group]:
             continue
@@ -94,6 +92,7 @@ def _walk_small(
                 if similarity >= 0:
                     matched[row], values[row] = kept, similarity
                     break
+    return matched, values
 
 
 @njit(cache=True)

@@ -97,6 +97,14 @@ def test_a_removed_exchange_file_is_an_error_not_an_empty_partition(
         dataset.compute(units, receive)
 
 
+def test_a_truncated_exchange_file_is_an_error(workspace: Workspace, sent: tuple[Dataset, list[Receipt]]) -> None:
+    dataset, receipts = sent
+    path = receipts[0].part.path
+    workspace.storage.write_bytes(path, workspace.storage.read_bytes(path)[:-100])
+    with pytest.raises(DataError, match="cannot be read"):
+        dataset.compute(partition_units(dataset, [receipts[0].part], 7), receive)
+
+
 def test_row_groups_stay_small(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "ROW_GROUP_BYTES", 1000)
     dataset = workspace.dataset("sent", None, inputs={}, module=__name__, schema=SCHEMA, with_code=False)
