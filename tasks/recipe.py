@@ -71,8 +71,9 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         """Every source named anywhere must be one of ingest.sources."""
         known = set(self.ingest.sources)
         for section in type(self).model_fields:
-            for source in getattr(getattr(self, section), "by_source", {}):
-                _check_source(source, known, f"{section}.by_source")
+            for mapping in ("by_source", "priorities"):
+                for source in getattr(getattr(self, section), mapping, {}):
+                    _check_source(source, known, f"{section}.{mapping}")
         for index, phase in enumerate(self.train.phases):
             for source in phase.weights:
                 _check_source(source, known, f"train.phases[{index}].weights")
