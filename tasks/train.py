@@ -44,11 +44,11 @@ from pydantic import ValidationError
 from model.checkpoint_files import find_last, read_metrics, read_state
 from model.config import PhaseRun
 from model.job import EXACT_METRICS, Job, Settings, order_of
-from model.order import Pack, PackPart, RowRef, check_epochs, next_positions
+from model.order import Pack, PackPart, check_epochs
 from model.schedule import rows_of_phase
 from tasks.dataset import Dataset, Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, StorageError, TrainingDiverged, WorkerLost
-from tasks.manifest import Manifest, load_manifest
+from tasks.manifest import Manifest
 from tasks.parallel import start_ray
 from tasks.storage import Storage
 
@@ -343,23 +343,6 @@ def sources_of(job: Job, packs: list[Pack], position: int) -> dict[str, dict[str
         for pack in packs
         if pack.key in drawn
     }
-
-
-def rows_of_step(storage: Storage, trained: Manifest, step: int) -> list[RowRef]:
-    """The packed rows that a step of a finished phase read: source, pack part and row. Raises ConfigError."""
-    metrics = pq.read_table(pa.BufferReader(trained.read_file(storage, "metrics.parquet")))
-    found = metrics.filter(pc.field("step") == step).to_pylist()
-    if not found:
-        raise ConfigError(f"{trained.reference} has steps 1 to {metrics.num_rows}, no step {step}")
-    inputs = {line["role"]: load_manifest(storage, f"{line['stage']}/{line['fingerprint']}") for line in trained.inputs}
-    parent = inputs.pop("parent", None)
-    packs = [pack_of(role.removeprefix("pack:"), manifest) for role, manifest in inputs.items()]
-    used = parent.extra["ordinals"] if parent else {}
-    order = order_of(PhaseRun.model_validate(trained.config), packs, used)
-    events = read_state(storage, trained.extra["checkpoint"]).events
-    return order.rows_of_positions(
-        next_positions(found[0]["position_from"], found[0]["rows"], events.skipped(order.phase))
-    )
 
 
 def halt_message(storage: Storage, job: Job) -> str:
