@@ -55,6 +55,25 @@ def test_equals_the_definition(threshold: float, small: int, monkeypatch: pytest
     assert found or threshold == 1.0
 
 
+def test_a_group_of_revisions_equals_the_definition() -> None:
+    rng = random.Random(5)
+    sets: list[set[int]] = []
+    for _ in range(60):
+        members = [rng.getrandbits(64) for _ in range(40)]
+        for _ in range(8):
+            members[rng.randrange(40)] = rng.getrandbits(64)
+            sets.append(set(members) | set(range(20)))
+    rng.shuffle(sets)
+    hashes = np.array([value for members in sets for value in sorted(members)], np.uint64)
+    order = np.arange(len(sets))
+    matched, _ = walk_groups(hashes, np.cumsum([0, *map(len, sets)]), order, np.array([0, len(sets)]), 0.7)
+    expected = slow_walk(sets, order.tolist(), [0, len(sets)], 0.7)
+    assert {row: int(matched[row]) for row in np.flatnonzero(matched >= 0).tolist()} == {
+        row: kept for row, (kept, _) in expected.items()
+    }
+    assert 100 < len(expected) < 480
+
+
 @pytest.mark.parametrize("small", [0, 100])
 def test_a_similarity_of_exactly_the_threshold_drops(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaccard, "SMALL_GROUP", small)
