@@ -237,31 +237,36 @@ def _decision(
 def report_sets(unit: Unit, writer: PartWriter) -> None:
     """Step report: per set, items and documents found, items that only common text could show, and samples."""
     index = load_index(unit.storage, unit.arguments["index"])
-    targets = index.targets
-    common, decided = unit.inputs[:1], unit.inputs[1:]
-    evidence = index.evidence(_column(unit, common, "probe"))
-    testable = {(s, i) for s, i, n in zip(targets["set"], targets["item"], evidence, strict=True) if n > 0}
-    previews = {
-        (s, i, f): t for s, i, f, t in zip(*(targets[k] for k in ("set", "item", "field", "text")), strict=True)
-    }
-    rows = [row for part in decided for table in read_part(unit.storage, part) for row in table.to_pylist()]
-    reports = []
-    for name in sorted(set(targets["set"]) - {CANARY_SET}):
-        own = [row for row in rows if row["set"] == name]
-        items = {item for owner, item in zip(targets["set"], targets["item"], strict=True) if owner == name}
-        best = sorted(own, key=lambda row: (-row["overlap"], -row["probes"], row["doc_id"], row["item"]))[:SAMPLES]
-        report = {
-            "items_found": len({row["item"] for row in own}),
-            "documents_found": len({row["doc_id"] for row in own}),
-            "items_common": sum((name, item) not in testable for item in items),
-            "samples": [
-                {key: row[key] for key in ("doc_id", "item", "field", "overlap", "probes")}
-                | {"text": previews[name, row["item"], row["field"]]}
-                for row in best
-            ],
-        }
-        reports.append({"set": name, "report": json.dumps(report, sort_keys=True)})
+    evidence = index.evidence(_column(unit, unit.inputs[:1], "probe"))
+    decided = [row for part in unit.inputs[1:] for table in read_part(unit.storage, part) for row in table.to_pylist()]
+    by_set: dict[str, list[dict[str, Any]]] = {name: [] for name in sorted(set(index.targets["set"]) - {CANARY_SET})}
+    for row in decided:
+        by_set[row["set"]].append(row)
+    reports = [
+        {"set": name, "report": json.dumps(_report(rows, name, index, evidence), sort_keys=True)}
+        for name, rows in by_set.items()
+    ]
     writer.write(pa.Table.from_pylist(reports, schema=REPORT_SCHEMA))
+
+
+def _report(
+    found: list[dict[str, Any]], name: str, index: EvaluationIndex, evidence: NDArray[np.int64]
+) -> dict[str, Any]:
+    columns = (index.targets[key] for key in ("set", "item", "field", "text"))
+    own = [(row[1:], left > 0) for *row, left in zip(*columns, evidence, strict=True) if row[0] == name]
+    previews = {(item, field): text for (item, field, text), _ in own}
+    testable = {item for (item, _, _), has_evidence in own if has_evidence}
+    best = sorted(found, key=lambda row: (-row["overlap"], -row["probes"], row["doc_id"], row["item"]))[:SAMPLES]
+    return {
+        "items_found": len({row["item"] for row in found}),
+        "documents_found": len({row["doc_id"] for row in found}),
+        "items_common": len({item for item, _ in previews} - testable),
+        "samples": [
+            {key: row[key] for key in ("doc_id", "item", "field", "overlap", "probes")}
+            | {"text": previews[row["item"], row["field"]]}
+            for row in best
+        ],
+    }
 
 
 def clean_part(unit: Unit, writer: PartWriter) -> None:
