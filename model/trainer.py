@@ -39,7 +39,7 @@ from model.live import LiveView
 from model.loss import TokenLosses
 from model.optimizer import build_optimizer, clip_gradients, gradient_norm, set_step
 from model.ranks import Ranks
-from model.schedule import StepPlan
+from model.schedule import Events, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,7 @@ class Trainer:
         self.probe = PackReader(job.store, self.order).read(np.zeros(1, dtype=np.int64))
         self.step = self.applied = self.tokens = self.position = 0
         self.bad_steps: tuple[int, ...] = ()
+        self.events = Events()
         self.rows: list[dict[str, Any]] = []
         self.next_poll = 0.0
         self.next_save = time.monotonic() + job.settings.checkpoint_seconds
@@ -129,7 +130,7 @@ class Trainer:
         if loaded := self.checkpoints.load_newest(tensors, self._check_probe):
             state = loaded.state
             self.step, self.tokens, self.position = state.step, state.tokens, state.position
-            self.bad_steps = state.bad_steps
+            self.bad_steps, self.events = state.bad_steps, state.events
             self._set_applied(state.applied_steps)
             return f"resumed from step {state.step}" + _told(loaded) + _changed(state, self.compute)
         if self.job.parent is None:
@@ -174,6 +175,7 @@ class Trainer:
         loader = Loader(
             reader,
             self.job.run,
+            self.events,
             tokens=self.tokens,
             position=self.position,
             rank=self.ranks.rank,
@@ -275,6 +277,7 @@ class Trainer:
             tokens=self.tokens,
             position=self.position,
             ordinals=self.used | self.order.ordinals_until(self.position),
+            events=self.events,
             bad_steps=self.bad_steps,
             probe_loss=probe_loss,
             config=self.job.run.model_dump(mode="json"),

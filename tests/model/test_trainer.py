@@ -14,6 +14,7 @@ from model.checkpoint_files import list_steps, read_metrics, read_state, step_ke
 from model.config import ModelConfig, PhaseRun, StabilityConfig
 from model.job import EXACT_METRICS, Job, Settings
 from model.ranks import Ranks
+from model.schedule import Events, Factor, SkipRange
 from model.trainer import decide, train
 from tasks.storage import Storage
 
@@ -250,6 +251,93 @@ def test_a_load_that_changes_the_loss_is_refused(make_job: Any, tmp_path: Path) 
     checkpoints.save(tensors, wrong, read_metrics(job.store, step_key(job.checkpoints_folder, 4)), healthy=True)
     outcome = train(replace(job, attempt="a2"))
     assert "passed over step 13: the loss of its probe row is" in outcome.began
+
+
+def test_skip_list_and_factors_come_from_the_checkpoint(make_job: Any, tmp_path: Path) -> None:
+    """Events saved at step 4: the next rows pass over positions 40 to 50, and the rate is halved for two steps."""
+    plain, job = make_job(folder="train/plain"), make_job()
+    train(plain)
+    train(job, lambda: True)
+    stopped = list_steps(job.store, job.checkpoints_folder)[0]
+    state = read_state(job.store, step_key(job.checkpoints_folder, stopped))
+    tokens = ROWS * LENGTH
+    factor = Factor(kind="lr", factor=0.5, from_tokens=4 * tokens, to_tokens=6 * tokens)
+    events = Events(skips=(SkipRange(phase="main", start=40, stop=50),), factors=(factor,))
+    checkpoints = Checkpoints(job.store, job.checkpoints_folder, tmp_path / "scratch", "rolled", Ranks())
+    checkpoints.save(
+        tensors_of(job, stopped),
+        state.model_copy(update={"events": events}),
+        read_metrics(job.store, step_key(job.checkpoints_folder, stopped)),
+        healthy=True,
+    )
+    train(replace(job, attempt="a2"))
+    metrics, before = exact_metrics(job), exact_metrics(plain)
+    assert list(zip(metrics["position_from"].to_pylist(), metrics["position_to"].to_pylist(), strict=True))[4:8] == [
+        (32, 40), (40, 58), (58, 66), (66, 74)
+    ]  # fmt: skip
+    rates = [now / then for now, then in zip(metrics["lr"].to_pylist(), before["lr"].to_pylist(), strict=True)]
+    assert rates == [1.0] * 4 + [0.5] * 2 + [1.0] * 6
+    assert metrics["loss"].to_pylist()[:5] == before["loss"].to_pylist()[:5]
+    assert sum(metrics["rows"].to_pylist()) == STEPS * ROWS  # rows consumed = the plan; the skipped ones are on top
+    saved = read_state(job.store, step_key(job.checkpoints_folder, STEPS))
+    assert (saved.events, saved.position, sum(saved.ordinals.values())) == (
+        events,
+        STEPS * ROWS + 10,
+        STEPS * ROWS + 10,
+    )
+
+
+def test_ramp_is_the_same_through_a_stop(make_job: Any) -> None:
+    ramp = {"batch": {0: 4, 4 * 4 * LENGTH: 8}, "schedule": {"lr": 3e-3, "lr_batch_rule": "sqrt"}}
+    straight, job = make_job(folder="train/straight", phase=ramp), make_job(phase=ramp)
+    train(straight)
+    train(job, lambda: True)
+    train(replace(job, attempt="a2"))
+    last = list_steps(straight.store, straight.checkpoints_folder)[0]
+    assert exact_metrics(job, last).equals(exact_metrics(straight, last))
+    assert exact_metrics(job, last)["rows"].to_pylist() == [4] * 4 + [8] * 10
+    assert digest_of(job, last) == digest_of(straight, last)
+
+
+def test_fewer_ranks_go_on_with_the_same_rows_and_losses(make_job: Any, rank_processes: Any) -> None:
+    straight, job = make_job(folder="train/straight"), make_job()
+    train(straight)
+    processes = rank_processes.start(WORKER, 2, JOB=job, KILL_AT={0: 6})  # in the second checkpoint
+    processes[0].join(120)
+    processes[1].kill()
+    processes[1].join(60)
+    outcome = train(replace(job, attempt="a2"))
+    assert outcome.began.startswith("resumed from step 4; passed over step 8: it has no manifest")
+    assert "computed otherwise than before (ranks 2 -> 1" in outcome.began
+    assert losses_of(job) == pytest.approx(losses_of(straight), abs=1e-5)
+    places = ["position_from", "position_to", "targets"]
+    assert exact_metrics(job).select(places).equals(exact_metrics(straight).select(places))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kill_at", range(1, 13))
+def test_a_kill_at_any_write_changes_nothing(make_job: Any, rank_processes: Any, kill_at: int) -> None:
+    """Three checkpoints of four writes each: shard, state, metrics, manifest."""
+    straight = make_job(folder="train/straight")
+    train(straight)
+    [process] = rank_processes.start(WORKER, 1, JOB=make_job(), KILL_AT={0: kill_at})
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+    resumed = make_job(attempt="a2")
+    train(resumed)
+    assert digest_of(resumed) == digest_of(straight)
+    assert exact_metrics(resumed).equals(exact_metrics(straight))
+
+
+def test_the_machine_is_left_as_it_was(make_job: Any) -> None:
+    threads = torch.get_num_threads()
+    job = make_job(settings={"threads": threads + 1})
+    train(job)
+    assert torch.get_num_threads() == threads
+    state = read_state(job.store, step_key(job.checkpoints_folder, STEPS))
+    assert state.compute["device"] == f"cpu, {threads + 1} threads"
+    assert state.config["phase"]["name"] == "main"  # type: ignore[index,call-overload]
+    assert not list(Path(job.scratch).iterdir())
 
 
 def test_a_phase_continues_its_parent(make_job: Any) -> None:

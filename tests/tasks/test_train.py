@@ -1,6 +1,7 @@
 import contextlib
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from model.checkpoint_files import list_steps, step_key
 from model.config import ModelConfig, PhaseRun
 from model.job import EXACT_METRICS, Settings
 from tasks.dataset import Workspace
-from tasks.errors import Cancelled, ConfigError, DataError, NotComputed, TrainingDiverged, WorkerLost
+from tasks.errors import Cancelled, ConfigError, DataError, NotComputed, StorageError, TrainingDiverged, WorkerLost
 from tasks.manifest import Manifest
 from tasks.pack import PackConfig, PackRequest, PackSettings, pack_schema
 from tasks.parallel import stop_ray
@@ -160,6 +161,31 @@ def test_damage_is_survived_or_named(workspace: Workspace, packs: list[Manifest]
     for step in list_steps(storage, folder):
         storage.write_bytes(f"{step_key(folder, step)}/manifest.json", b"{}")
     with pytest.raises(DataError, match=r"no sound checkpoint among 3: step 6: its format is None"):
+        train(packs, workspace)
+
+
+def test_progress_is_told_in_tokens(workspace: Workspace, packs: list[Manifest]) -> None:
+    told: list[tuple[str, int, int]] = []
+    train(packs, replace(workspace, on_progress=lambda *values: told.append(values)))
+    assert told[-1][0] == "train"
+    assert 0 <= told[-1][1] <= told[-1][2] == STEPS * ROWS * LENGTH
+
+
+def test_a_disk_that_refuses_is_a_storage_failure(
+    workspace: Workspace, packs: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(StorageError, match=r"train: .*file"):
+        train(packs, workspace)
+    monkeypatch.undo()
+    assert train(packs, workspace).extra["step"] == STEPS
+
+
+def test_a_missing_pack_file_is_wrong_data(workspace: Workspace, packs: list[Manifest]) -> None:
+    for pack in packs:
+        workspace.storage.delete(pack.parts[0].path)
+    with pytest.raises(DataError, match=r"train: .*parquet"):
         train(packs, workspace)
 
 
