@@ -57,7 +57,7 @@ class _Progress:
         if due and self.lock.acquire(blocking=False):
             try:
                 self.updated = time.monotonic()
-                self._send(f"{event['stage']}: {event['done']} of {event['total']} parts")
+                self._send(f"{event['stage']}: {event['done']} of {event['total']}")
             finally:
                 self.lock.release()
 

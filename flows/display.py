@@ -1,6 +1,7 @@
 """What the command prints: progress bars on a terminal and plain lines elsewhere, tables, JSON."""
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,8 @@ from tasks.journal import LISTENERS, Event
 PLAIN_SECONDS = 15.0  # between two plain progress lines of one stage
 MEGABYTE = 1e6
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed: they could steer a terminal
+CONTROL_MARK = "\N{MIDDLE DOT}"
 PIPE_WIDTH = 1000  # columns where no terminal limits them: a line is a line
 
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
@@ -27,8 +30,8 @@ err = Console(highlight=False, soft_wrap=True, width=None if sys.stderr.isatty()
 
 
 def say(text: str = "") -> None:
-    """A line for people; what comes from documents or recipes is shown as it is."""
-    out.print(text, markup=False)
+    """A line for people; control characters of documents do not reach the terminal."""
+    out.print(CONTROL.sub(CONTROL_MARK, text), markup=False)
 
 
 def say_progress(text: str) -> None:
@@ -108,7 +111,9 @@ def _rounded(value: float | None) -> float | str:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:,}"
+    return CONTROL.sub(CONTROL_MARK, str(value))
 
 
 @contextmanager
@@ -143,7 +148,8 @@ class _Lines:
         if kind == "progress":
             if time.monotonic() - self.said < PLAIN_SECONDS or not event["total"]:
                 return
-            self._say(f"{event['stage']}: {event['done']} of {event['total']} parts")
+            unit = "tokens" if event["stage"] == "train" else "parts"
+            self._say(f"{event['stage']}: {event['done']:,} of {event['total']:,} {unit}")
         elif (line := line_of(event)) is not None:
             self._say(line)
 

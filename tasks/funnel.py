@@ -66,13 +66,12 @@ def _first_length(packs: list[Manifest]) -> list[Manifest]:
 
 
 def _row(stage: str, source: str, counts: dict[str, Any], manifest: Manifest) -> FunnelRow:
-    tokens = None
-    if stage == "mix":
-        tokens = sum(split["estimated_tokens"] for split in manifest.extra["sizes"][source].values())
-    elif stage == "pack":
-        tokens = manifest.extra["tokens"]
     names = ("rows_in", "rows_out", "bytes_in", "bytes_out", "dropped", "edited", "errors", "skipped")
-    return FunnelRow(
-        stage=stage, source=source, tokens=tokens, reasons=counts["reasons"] | counts["skipped_by"],
-        **{name: counts[name] for name in names},
-    )  # fmt: skip
+    figures: dict[str, Any] = {name: counts[name] for name in names} | {"tokens": None}
+    if stage == "mix":  # its own rows are no documents: what counts is the text that they stand for
+        splits = manifest.extra["sizes"][source].values()
+        size = sum(split["bytes"] for split in splits)
+        figures |= {"bytes_in": size, "bytes_out": size, "tokens": sum(split["estimated_tokens"] for split in splits)}
+    elif stage == "pack":
+        figures["tokens"] = manifest.extra["tokens"]
+    return FunnelRow(stage=stage, source=source, reasons=counts["reasons"] | counts["skipped_by"], **figures)
