@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -207,3 +208,19 @@ def test_a_new_part_costs_its_keys_and_the_parts_whose_decisions_change(
     assert len(shared) == 2  # "text 3" changed one of three
     assert first.totals["dropped"] == 0
     assert second.reasons == {"same_text": 1}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_one_two_and_four_workers_give_the_same_bytes(
+    make_documents: MakeDocuments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.exchange.PARTITION_BYTES", 10_000)  # several partitions
+    texts, urls, dates = random_corpus(3)
+    results = set()
+    for workers in (0, 1, 2, 4):
+        own = Workspace(Storage(str(tmp_path / str(workers))), workers=workers)
+        serial = replace(own, workers=0)
+        documents = make_documents(texts, parts=4, url=urls, timestamp=dates, into=serial)
+        kept = drop_exact_duplicates(documents, into=own, config=PLAIN)
+        results.add(tuple(part.sha256 for part in kept.parts))
+    assert len(results) == 1
