@@ -37,9 +37,9 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
     num_kv_heads: int = Field(ge=1, description="key and value heads; num_heads unless given; 1 = multi-query")
     mlp_width: int = Field(ge=1, description="inner size of the SwiGLU; 8/3 of width, rounded up to 64, unless given")
     vocab_size: int = Field(ge=256, description="rows of the embedding; at least the size of the tokenizer")
-    norm_eps: float = Field(default=1e-5, gt=0, le=1e-2, description="added to the mean square in RMSNorm (Llama's value)")
+    norm_eps: float = Field(default=1e-5, gt=0, le=1e-2, description="added to the mean square in RMSNorm (Llama's)")
     rope_base: float = Field(default=10_000.0, gt=1, description="base of the rotary frequencies; a phase may raise it")
-    tie_embeddings: bool = Field(default=True, description="one matrix for input and output: it is most of a small model")
+    tie_embeddings: bool = Field(default=True, description="one matrix for input and output: most of a small model")
 
     @model_validator(mode="before")
     @classmethod

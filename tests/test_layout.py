@@ -16,7 +16,7 @@ HOMES = {  # a heavy package and the only places that may import it
     "prefect": ("flows",),
     "ray": ("tasks/parallel.py", "tasks/train.py"),
     "s3fs": ("tasks/storage.py",),
-    "torch": ("model", "tasks/evaluate.py", "tasks/export.py", "tasks/train.py"),
+    "torch": ("model", "tasks/evaluate.py", "tasks/export.py", "tasks/train.py", "tasks/trained_model.py"),
     "numba": ("tasks/kernels",),
 }
 MAY_IMPORT = {
