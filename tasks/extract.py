@@ -149,7 +149,7 @@ def shared_extractor() -> PageExtractor:
 
 
 def serve(descriptor: int) -> None:
-    """The child's loop: pages in, texts out, until the parent closes its end; without a parent a page may take 120 s."""
+    """The child's loop: pages in, texts out, until the parent closes its end; a page may take ORPHAN_SECONDS."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     soft = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = CHILD_MEMORY_BYTES if soft == resource.RLIM_INFINITY else min(CHILD_MEMORY_BYTES, soft)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tasks import demo_corpus, pydoc_pages
+from tasks import demo_corpus
 from tasks.demo_corpus import FOLDER, MARKER, is_prose, warc_record, write_python_corpus
 from tasks.extract import PageExtractor
 from tasks.ingest.records import Record, Skipped
@@ -122,13 +122,6 @@ def test_code_has_no_tests(corpus: Storage) -> None:
 )
 def test_which_files_are_prose(path: str, wanted: bool) -> None:
     assert is_prose(PurePosixPath(path)) is wanted
-
-
-def test_a_module_that_is_not_there_has_no_page() -> None:
-    assert pydoc_pages.module_page("no_such_module_anywhere") is None
-    page = pydoc_pages.module_page("json")
-    assert page is not None
-    assert "lib/python/json/__init__.py" in page
 
 
 def test_records_are_the_same_bytes_again() -> None:

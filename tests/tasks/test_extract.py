@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tasks import extract
-from tasks.charset import Decoded, decode_bytes, known_charset
 from tasks.extract import Page, PageExtractor, PageLimits, Refused, check_limits, measure_tags, run_extractor, title_of
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog, and nobody in the village minds it at all. " * 4
@@ -149,51 +148,3 @@ def test_titles() -> None:
     assert title_of("<title></title>") is None
     assert title_of("<p>none</p>") is None
     assert title_of(f"<title>{'x' * 1_000}</title>") == "x" * extract.TITLE_CHARS
-
-
-JAPANESE = "日本語の文章です。これは文字コードを調べるための十分に長い文章で、漢字とかなが混ざっています。" * 3
-RUSSIAN = "Это довольно длинный русский текст, по которому можно узнать кодировку страницы без подсказки. " * 3
-
-
-@pytest.mark.parametrize(
-    ("data", "label", "charset", "text"),
-    [
-        ("añ".encode(), None, "utf-8", "añ"),
-        ("añ".encode("utf-8-sig"), "latin-1", "utf-8", "añ"),
-        ("añ".encode("utf-16"), None, "utf-16-le", "añ"),
-        ("añ".encode("utf-32"), None, "utf-32-le", "añ"),
-        ("añ“".encode("cp1252"), "iso-8859-1", "cp1252", "añ“"),
-        ("añ“".encode(), "iso-8859-1", "utf-8", "añ“"),  # a label that any bytes satisfy says nothing
-        ("añ“".encode(), "iso-8859-1-foo", "utf-8", "añ“"),
-        (JAPANESE.encode("shift_jis"), "utf-8", None, JAPANESE),
-        (JAPANESE.encode("euc_jp"), None, "euc_jp", JAPANESE),
-        (JAPANESE.encode("iso2022_jp"), None, None, JAPANESE),
-        (RUSSIAN.encode("cp1251"), None, "cp1251", RUSSIAN),
-        (RUSSIAN.encode("koi8-r"), "koi8-r", "koi8-r", RUSSIAN),
-        (b"<meta charset=windows-1251>" + "да".encode("cp1251"), None, "cp1251", "<meta charset=windows-1251>да"),
-        ("très court".encode("cp1252"), None, "cp1252", "très court"),  # too short to detect
-        (b"", None, "utf-8", ""),
-    ],
-)
-def test_charsets(data: bytes, label: str | None, charset: str | None, text: str) -> None:
-    decoded = decode_bytes(data, label, is_html=True)
-    assert (decoded.text, decoded.replaced) == (text, 0)
-    assert charset is None or decoded.charset.replace("-", "_") == charset.replace("-", "_")
-
-
-def test_damaged_utf8_stays_utf8_and_says_so() -> None:
-    assert decode_bytes("żółć ".encode() + b"\xff" + " ąę".encode(), "utf-8") == Decoded("żółć \ufffd ąę", "utf-8", 1)
-
-
-@pytest.mark.parametrize(
-    "label", ["base64", "rot13", "hex", "iso-8859-1-foo", "big5_solaris", "", "\x00", "undefined", "idna"]
-)
-def test_a_label_that_names_no_charset_is_none(label: str) -> None:
-    assert known_charset(label) is None
-
-
-def test_any_bytes_can_be_decoded() -> None:
-    for first in range(256):
-        data = bytes([first, 0x80, 0x41, 0xFF, 0x1B, first ^ 0x55]) * 3
-        for label in (None, "utf-8", "shift_jis", "gb2312", "utf-16", "utf-7", "idna", "nonsense"):
-            decode_bytes(data, label).text.encode("utf-8", "surrogatepass")
