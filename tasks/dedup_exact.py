@@ -50,7 +50,7 @@ from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
 
 RESULT_PACKAGES = ("xxhash",)
 REASONS = frozenset(["same_url", "same_text"])
-ROW_BYTES = 100  # of an exchanged row: two key halves, four numbers, a doc_id
+ROW_BYTES = 250  # of an exchanged row with its sorted copy: two key halves, four numbers, a doc_id
 BUFFERED_ROWS = 1 << 18  # rows gathered before they are reduced or written
 DEFAULT_PORTS = {"http": 80, "https": 443}
 

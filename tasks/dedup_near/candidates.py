@@ -41,7 +41,7 @@ NUM_BANDS = NUM_PERMUTATIONS // BAND_ROWS  # 14
 BAND_BYTES = 4 * BAND_ROWS
 PART_SHIFT = 44  # bits of a node that tell documents of one part apart
 MAX_PARTS = 1 << (64 - PART_SHIFT)
-ROW_BYTES = 24  # of an exchanged row
+ROW_BYTES = 48  # of an exchanged row while its partition is sorted: key, node, order, sorted key, first node
 WRITTEN_ROWS = 1 << 19
 BUFFERED_NODES = 1 << 20
 

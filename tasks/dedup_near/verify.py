@@ -31,7 +31,7 @@ from tasks.manifest import Manifest
 from tasks.parts import Part, PartWriter, Unit, documents_of
 
 REASON = "near_duplicate"
-MEMBER_BYTES = 100  # of an exchanged row, without its shingles
+MEMBER_BYTES = 250  # of an exchanged row with its sorted copy, without its shingles
 SHINGLE_BYTES = 8
 
 MEMBER_SCHEMA = pa.schema(

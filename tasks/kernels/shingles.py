@@ -92,31 +92,63 @@ def _append_ascii(kept: Any, number: int, out: Any, words: Any, size: Any, count
 
 
 @njit(inline="always")
-def _append_character(code: Any, tables: Any, out: Any, words: Any, size: Any, count: Any) -> Any:
-    """Append what one non-ASCII character becomes; (size, count) afterwards."""
-    entries, pieces = tables
-    entry = entries[code] if code < TABLE_SIZE else np.uint32(code >= ABOVE_VANISHES and code < ABOVE_ENDS)
-    ends_before = size > U(0) and out[size - U(1)] != SPACE
-    alone = entry >= FIRST_PIECE and entry & np.uint32(1)
-    if ends_before and (alone or entry == SEPARATOR):
+def _end_word(out: Any, words: Any, size: Any, count: Any) -> Any:
+    """Append a space where a word stands open; (size, count) afterwards."""
+    if size > U(0) and out[size - U(1)] != SPACE:
         out[size] = SPACE
         size, count = size + U(1), count + U(1)
         words[count] = size
+    return size, count
+
+
+@njit(inline="always")
+def _append_piece(entry: Any, pieces: Any, out: Any, size: Any) -> Any:
+    """Append the bytes that an entry points to; the size afterwards."""
+    offset, length = U(entry >> np.uint32(5)), U((entry >> np.uint32(1)) & np.uint32(15))
+    for step in range(4):  # nearly all pieces are shorter; what is too much is overwritten
+        out[size + U(step)] = pieces[offset + U(step)]
+    for step in range(4, length):
+        out[size + U(step)] = pieces[offset + U(step)]
+    return size + length
+
+
+@njit(inline="always")
+def _append_character(code: Any, tables: Any, out: Any, words: Any, size: Any, count: Any) -> Any:
+    """Append what one character becomes; (size, count) afterwards."""
+    entries, pieces = tables
+    entry = entries[code] if code < TABLE_SIZE else np.uint32(code >= ABOVE_VANISHES and code < ABOVE_ENDS)
     if entry >= FIRST_PIECE:
-        offset, length = U(entry >> np.uint32(5)), U((entry >> np.uint32(1)) & np.uint32(15))
-        for step in range(4):  # nearly all pieces are shorter; what is too much is overwritten
-            out[size + U(step)] = pieces[offset + U(step)]
-        for step in range(4, length):
-            out[size + U(step)] = pieces[offset + U(step)]
-        size += length
-        if alone:
-            out[size] = SPACE
-            size, count = size + U(1), count + U(1)
-            words[count] = size
-    elif entry == DIGIT and not (size > U(0) and out[size - U(1)] == ZERO):
+        if entry & np.uint32(1):  # a word of its own
+            size, count = _end_word(out, words, size, count)
+            size = _append_piece(entry, pieces, out, size)
+            return _end_word(out, words, size, count)
+        return _append_piece(entry, pieces, out, size), count
+    if entry == SEPARATOR:
+        return _end_word(out, words, size, count)
+    if entry == DIGIT and not (size > U(0) and out[size - U(1)] == ZERO):
         out[size] = ZERO
         size += U(1)
     return size, count
+
+
+@njit(inline="always")
+def _append_singly(data: Any, at: int, end: int, tables: Any, scratch: Any, done: Any) -> Any:
+    """Append character by character until SHORT_RUN ASCII bytes follow each other; (position, size, count)."""
+    out, words, _ = scratch
+    size, count = done
+    while at < end:
+        code = np.uint32(data[U(at)])
+        if code >= 128:
+            code, at = _decode(data, at, end)
+        elif at + SHORT_RUN <= end and _ascii_end(data, at, at + SHORT_RUN) == at + SHORT_RUN:
+            break
+        else:
+            at += 1
+            inside = size > U(0) and out[size - U(1)] == ZERO and code & DOT_MASK == COMMA
+            if inside and at < end and np.uint8(data[U(at)] - np.uint8(ZERO)) < np.uint8(10):
+                continue
+        size, count = _append_character(code, tables, out, words, size, count)
+    return at, size, count
 
 
 @njit(cache=True)
@@ -132,18 +164,7 @@ def _normalise(data: Any, start: int, end: int, tables: Any, scratch: Any) -> An
             _fold_ascii(data, at, stop - at, stop < end, kept)
             size, count = _append_ascii(kept, stop - at, out, words, size, count)
             at = stop
-        while at < end:
-            code = np.uint32(data[U(at)])
-            if code >= 128:
-                code, at = _decode(data, at, end)
-            elif at + SHORT_RUN <= end and _ascii_end(data, at, at + SHORT_RUN) == at + SHORT_RUN:
-                break
-            else:
-                at += 1
-                inside = size > U(0) and out[size - U(1)] == ZERO and code & DOT_MASK == COMMA
-                if inside and at < end and np.uint8(data[U(at)] - np.uint8(ZERO)) < np.uint8(10):
-                    continue
-            size, count = _append_character(code, tables, out, words, size, count)
+        at, size, count = _append_singly(data, at, end, tables, scratch, (size, count))
     open_word = size > U(0) and out[size - U(1)] != SPACE
     num_words = count + U(open_word)
     num_bytes = size - U(size > U(0) and not open_word)
