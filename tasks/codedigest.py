@@ -46,22 +46,34 @@ def code_digest(module: str) -> CodeDigest:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in modules or name in FOUNDATION:
-            continue
-        source, folder = _source_of(name)
-        tree = ast.parse(source)
-        files = [hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in _constant(tree, "RESULT_FILES")]
-        packages.update({package: version(package) for package in _constant(tree, "RESULT_PACKAGES")})
-        waiting.extend(_imports(tree))
-        modules[name] = hashlib.sha256("\n".join([canonical_source(source), *files]).encode()).hexdigest()
+        if name not in modules and name not in FOUNDATION:
+            modules[name], own_packages, imported = _module_facts(name)
+            packages.update({package: version(package) for package in own_packages})
+            waiting.extend(imported)
     lines = [f"foundation {FOUNDATION_VERSION}"]
     lines += [f"{name} {value}" for name, value in sorted((modules | packages).items())]
     return CodeDigest(hashlib.sha256("\n".join(lines).encode()).hexdigest(), modules, packages)
 
 
+@lru_cache(maxsize=512)
+def _module_facts(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Digest of one module, the packages that decide its results, the project modules that it imports."""
+    source, folder = _source_of(name)
+    tree = ast.parse(source)
+    files = [hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in _constant(tree, "RESULT_FILES")]
+    packages, imported = _constant(tree, "RESULT_PACKAGES"), tuple(_imports(tree))
+    digest = hashlib.sha256("\n".join([_canonical(tree), *files]).encode()).hexdigest()
+    return digest, packages, imported
+
+
 def canonical_source(source: str) -> str:
     """The syntax tree as text, without what cannot change a result."""
-    return ast.dump(_Strip().visit(ast.parse(source)))
+    return _canonical(ast.parse(source))
+
+
+def _canonical(tree: ast.Module) -> str:
+    """The same of a tree, which is used up."""
+    return ast.dump(_Strip().visit(tree))
 
 
 def _source_of(module: str) -> tuple[str, Path]:
@@ -92,10 +104,11 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 @lru_cache(maxsize=512)
 def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # `from tasks.storage import Storage`: the parent is no package
-        return False
+    """Whether `tasks.x` is a file. Looked up on disk: importlib would import the module that it stands in, and torch."""
+    top, *inner = name.split(".")
+    spec = importlib.util.find_spec(top)
+    folders = [Path(folder, *inner) for folder in (spec.submodule_search_locations or ())] if spec else []
+    return any(folder.with_suffix(".py").is_file() or (folder / "__init__.py").is_file() for folder in folders)
 
 
 class _Strip(ast.NodeTransformer):

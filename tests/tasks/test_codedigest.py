@@ -1,6 +1,7 @@
 """Code digests: what can change a result moves them, what cannot does not."""
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,11 +70,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield folder
     for name in [name for name in sys.modules if name.startswith("millfake")]:
         del sys.modules[name]
+    forget()
+
+
+def forget() -> None:
     code_digest.cache_clear()
+    codedigest._module_facts.cache_clear()
 
 
 def digest_now() -> codedigest.CodeDigest:
-    code_digest.cache_clear()
+    forget()
     importlib.invalidate_caches()
     return code_digest("millfake.stage")
 
@@ -115,3 +121,10 @@ def test_foundation_modules_count_by_their_version(monkeypatch: pytest.MonkeyPat
 def test_an_unknown_module_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"tasks\.nonesuch"):
         code_digest("tasks.nonesuch")
+
+
+def test_a_digest_is_taken_without_importing_what_the_module_needs() -> None:
+    script = "import sys; from tasks.codedigest import code_digest; code_digest('tasks.evaluate');"
+    script += "print([name for name in ('torch', 'ray', 'transformers') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
