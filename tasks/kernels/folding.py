@@ -57,4 +57,3 @@ def _piece(character: str) -> bytes:
         return character.encode()  # quick for ideographs; syllables from AC00 on decompose by formula
     parts = unicodedata.normalize("NFD", character.lower())
     return "".join(part for part in parts if unicodedata.category(part) not in DROPPED).encode()
-
