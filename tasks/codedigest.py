@@ -104,7 +104,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 @lru_cache(maxsize=512)
 def _is_module(name: str) -> bool:
-    """Whether `tasks.x` is a file. Looked up on disk: importlib would import the module that it stands in, and torch."""
+    """Whether `tasks.x` is a file. Looked up on disk: importlib would import its parent, and with it torch."""
     top, *inner = name.split(".")
     spec = importlib.util.find_spec(top)
     folders = [Path(folder, *inner) for folder in (spec.submodule_search_locations or ())] if spec else []
