@@ -3,6 +3,7 @@
 import json
 import os
 import pydoc_data.topics
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,14 @@ import pytest
 
 from flows.prefect_server import quiet_environment, use_server
 
-quiet_environment()
+quiet_environment()  # before prefect is imported, as the command does
 
+from flows import launch  # noqa: E402
+from tasks.recipe import Recipe  # noqa: E402
+from tasks.runs import RunRecord, load_record, new_run_id  # noqa: E402
+from tasks.storage import Storage  # noqa: E402
+
+Execute = Callable[..., Any]
 TinyRecipe = Callable[[Path], dict[str, Any]]
 SOURCES = {"web": 2, "code": 1}  # files of each source; each file is a part
 
@@ -82,10 +89,16 @@ def tiny_recipe() -> TinyRecipe:
     return write
 
 
+@pytest.fixture(scope="session")
+def raw_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw files that no test changes."""
+    return tmp_path_factory.mktemp("raw")
+
+
 @pytest.fixture
-def recipe_values(tmp_path: Path, tiny_recipe: TinyRecipe) -> dict[str, Any]:
-    """The tiny recipe on files of the test's own."""
-    return tiny_recipe(tmp_path / "raw")
+def recipe_values(raw_folder: Path, tiny_recipe: TinyRecipe) -> dict[str, Any]:
+    """The tiny recipe."""
+    return tiny_recipe(raw_folder)
 
 
 @pytest.fixture
@@ -98,27 +111,42 @@ def recipe_path(tmp_path: Path, recipe_values: dict[str, Any]) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    """A storage root."""
+    """An empty storage root."""
     return str(tmp_path / "lake")
 
 
-Execute = Callable[..., Any]
+def run_recipe(server_url: str, root: str, values: dict[str, Any], run_id: str | None, **parameters: Any) -> Any:
+    """(final state, record) of a run, made as the command makes it."""
+    run_id = run_id or new_run_id()
+    wanted = {"root": root, "recipe": Recipe.parse(values).model_dump(mode="json")}
+    wanted |= {"from_stage": None, "until_stage": "mix", "force": False} | parameters
+    with launch.connected(server_url) as client:
+        state = launch.execute(client, launch.create_run(client, run_id, wanted))
+    return state, load_record(Storage(root), run_id)
+
+
+@pytest.fixture(scope="session")
+def curated(server_url: str, raw_folder: Path, tiny_recipe: TinyRecipe, tmp_path_factory: Any) -> RunRecord:
+    """A finished run of the tiny recipe up to mix, in `lake` beside its raw files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BASEMILL_WORKERS", "0")
+        state, record = run_recipe(server_url, str(raw_folder / "lake"), tiny_recipe(raw_folder), None)
+    assert state.is_completed(), state.message
+    return record
+
+
+@pytest.fixture
+def first(curated: RunRecord, raw_folder: Path, root: str) -> RunRecord:
+    """The record of a finished run up to mix, which lies in the test's root."""
+    shutil.copytree(raw_folder / "lake", root)
+    return curated
 
 
 @pytest.fixture
 def execute(server_url: str, root: str, recipe_values: dict[str, Any]) -> Execute:
-    """execute(run_id="...", recipe=..., until_stage="mix", ...) -> (final state, record): as the command does it."""
-    from flows import launch  # late: the environment above must be set before prefect is imported
-    from tasks.recipe import Recipe
-    from tasks.runs import load_record, new_run_id
-    from tasks.storage import Storage
+    """execute(run_id="...", recipe=..., until_stage="mix", ...) -> (final state, record), in the test's root."""
 
     def run(run_id: str | None = None, recipe: dict[str, Any] | None = None, **parameters: Any) -> Any:
-        run_id = run_id or new_run_id()
-        values = Recipe.parse(recipe or recipe_values).model_dump(mode="json")
-        wanted = {"root": root, "recipe": values, "from_stage": None, "until_stage": "mix", "force": False} | parameters
-        with launch.connected(server_url) as client:
-            state = launch.execute(client, launch.create_run(client, run_id, wanted))
-        return state, load_record(Storage(root), run_id)
+        return run_recipe(server_url, root, recipe or recipe_values, run_id, **parameters)
 
     return run

@@ -34,8 +34,9 @@ def request_cancel(server_url: str, run_id: str) -> None:
 
 
 def test_cancelling_stops_the_stage_keeps_what_is_finished_and_a_rerun_goes_on(
-    execute: Execute, server_url: str, monkeypatch: pytest.MonkeyPatch
+    execute: Execute, first: RunRecord, recipe_values: dict[str, Any], server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    recipe = recipe_values | {"mix": {"held_out_ratio": 0.3}}
     run_id, calls = new_run_id(), []
 
     def endless(*_: Any, **__: Any) -> Manifest:
@@ -47,13 +48,13 @@ def test_cancelling_stops_the_stage_keeps_what_is_finished_and_a_rerun_goes_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(stages, "split_documents", endless)
-        state, record = execute(run_id=run_id)
+        state, record = execute(run_id=run_id, recipe=recipe)
     assert state.type == StateType.CANCELLED
     assert record.state == "cancelled"
     assert len(calls) == 1  # not tried again
     assert [line.label for line in record.datasets][-1] == "decontaminate"
 
-    state, record = execute(run_id=run_id)
+    state, record = execute(run_id=run_id, recipe=recipe)
     assert state.is_completed()
     assert [(attempt.number, attempt.state) for attempt in record.attempts] == [(1, "cancelled"), (2, "completed")]
     assert [line.label for line in record.datasets if not line.cached] == ["mix"]

@@ -66,12 +66,13 @@ class Flaky:
     ],
 )
 def test_a_run_with_a_stage_that_fails(
-    execute: Execute, monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, calls: int, state: str
-) -> None:
+    execute: Execute, first: RunRecord, recipe_values: dict[str, Any], monkeypatch: pytest.MonkeyPatch,
+    error: Exception, times: int, calls: int, state: str,
+) -> None:  # fmt: skip
     flaky = Flaky(error, times)
     monkeypatch.setattr(stages, "split_documents", flaky)
     monkeypatch.setattr(stages, "mix", stages.mix.with_options(retry_delay_seconds=0))
-    _, record = execute()
+    _, record = execute(recipe=recipe_values | {"mix": {"held_out_ratio": 0.3}})
     assert (flaky.calls, record.state) == (calls, state)
     if state == "failed":
         assert record.attempts[-1].message == f"{type(error).__name__}: {error}"
