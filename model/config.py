@@ -17,7 +17,7 @@ MODEL_SIZES: dict[str, dict[str, int]] = {
     name: dict(zip(("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width", "vocab_size"), row, strict=True))
     for name, row in {
         "tiny": (2, 64, 4, 2, 192, 512),
-        "demo": (4, 192, 6, 2, 512, 4096),
+        "demo": (4, 192, 3, 1, 512, 4096),
         "100m": (12, 768, 12, 4, 2048, 32768),
         "300m": (24, 1024, 16, 4, 2816, 32768),
         "1b": (24, 2048, 16, 8, 5632, 65536),
