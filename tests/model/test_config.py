@@ -37,8 +37,8 @@ def test_left_out_values_follow_from_the_others() -> None:
     [
         ({"size": "huge"}, "size 'huge' is unknown; choose one of tiny, demo"),
         ({"size": "demo", "num_heads": 5}, "width 192 must be divisible by num_heads 5"),
-        ({"size": "demo", "num_kv_heads": 4}, "num_heads 6 must be divisible by num_kv_heads 4"),
-        ({"size": "demo", "width": 18}, "must be even"),
+        ({"size": "demo", "num_kv_heads": 4}, "num_heads 3 must be divisible by num_kv_heads 4"),
+        ({"size": "demo", "width": 15}, "must be even"),
         ({"size": "demo", "vocab_size": 255}, "greater than or equal to 256"),
         ({"size": "demo", "layers": 3}, "Extra inputs"),
         ({"width": 64}, "Field required"),
