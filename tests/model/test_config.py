@@ -17,7 +17,7 @@ def test_sizes_are_valid_and_named_for_their_parameters(size: str) -> None:
 
 def test_demo_is_the_shape_of_the_default_recipe() -> None:
     config = ModelConfig.of_size("demo")
-    assert (config.num_layers, config.width, config.vocab_size, config.head_width) == (4, 192, 4096, 32)
+    assert (config.num_layers, config.width, config.vocab_size, config.head_width) == (4, 192, 4096, 64)
 
 
 def test_a_size_gives_way_to_single_fields_and_resolves_to_numbers() -> None:
