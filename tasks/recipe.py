@@ -164,7 +164,7 @@ class _OneOfEachKey(yaml.SafeLoader):
     """A loader of plain values that refuses a mapping with the same key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]  # type: ignore[no-untyped-call]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for index, key in enumerate(keys):
             if key in keys[:index]:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)

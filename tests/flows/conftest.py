@@ -115,7 +115,9 @@ def root(tmp_path: Path) -> str:
     return str(tmp_path / "lake")
 
 
-def run_recipe(server_url: str, root: str, values: dict[str, Any], run_id: str | None, **parameters: Any) -> Any:
+def run_recipe(
+    server_url: str, root: str, values: dict[str, Any], run_id: str | None, **parameters: Any
+) -> tuple[Any, RunRecord]:
     """(final state, record) of a run, made as the command makes it."""
     run_id = run_id or new_run_id()
     wanted = {"root": root, "recipe": Recipe.parse(values).model_dump(mode="json")}

@@ -161,10 +161,11 @@ def test_the_story_of_a_duplicate_names_its_twin(whole: Whole) -> None:
 
 
 def test_a_new_file_costs_its_own_parts(whole: Whole) -> None:
-    """In local stages the new file's parts; in global ones its keys, the exchange, and parts whose decisions changed."""
+    """In local stages the new file's parts; in global ones its keys, the exchange, parts whose decisions changed."""
     before = {line.label: {part.key for part in whole.dataset(line.label).parts} for line in whole.record.datasets}
     raw = whole.folder / "raw" / "web"
-    (raw / "zz-new.jsonl").write_text(json.dumps({"text": heapq.__about__}) + "\n")  # an essay on heaps
+    essay = json.dumps({"text": heapq.__about__})
+    (raw / "zz-new.jsonl").write_text(f"{essay}\n")
     record = whole.again(whole.values)
     (raw / "zz-new.jsonl").unlink()
     for label in ("ingest", "dedup-exact", "signals", "select", "dedup-near", "redact", "decontaminate", "mix"):

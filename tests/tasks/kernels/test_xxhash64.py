@@ -21,4 +21,3 @@ def test_null_counts_as_empty_and_slices_are_respected() -> None:
     expected = [xxhash.xxh64_intdigest(value) for value in (b"", b"two", b"three")]
     assert hash_values(column).tolist() == expected
     assert hash_values(pa.array([], pa.string())).tolist() == []
-
