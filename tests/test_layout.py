@@ -102,8 +102,11 @@ def test_flow_files_shadow_nothing() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "flows").glob("*.py")), ids=name_of)
 def test_flow_files_define_no_data_classes(path: Path) -> None:
-    """Loaded by path, a class of a flow file would exist twice."""
-    assert not [node.name for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    """Loaded by path, a data or model class of a flow file would exist twice."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef):
+            assert not node.bases, f"{node.name} derives from a class"
+            assert not node.decorator_list, f"{node.name} is decorated"
 
 
 def test_tests_are_no_packages() -> None:
