@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 from prefect import Flow, State, Task
 from prefect.states import Cancelled as CancelledState
 
-from tasks.errors import Cancelled
+from tasks.errors import Cancelled, PipelineError
 from tasks.journal import Run
 from tasks.runs import RUN_STAGES
 
@@ -24,6 +24,11 @@ def call(step: Task[..., Any] | Flow[..., Any], run: Run, *inputs: Any) -> Any:
         return step.fn(run, *inputs) if _is_wanted(step, run) else None
     if not _is_wanted(step, run) or any(given is None for given in inputs):
         return None
+    if isinstance(step, Flow) and _is_cached(step, run, *inputs):
+        found = step.fn(run, *inputs)
+        if isinstance(found, State):
+            raise Cancelled(found.message or "cancelled")
+        return found
     state: State[Any] = step(run, *inputs, return_state=True)  # type: ignore[assignment]
     if state.is_cancelled():
         raise Cancelled(state.message or "cancelled")
@@ -41,6 +46,16 @@ def cancellable(body: Callable[Parameters, Result]) -> Callable[Parameters, Resu
             return CancelledState(message=str(error))
 
     return with_state
+
+
+def _is_cached(step: Flow[..., Any], run: Run, *inputs: Any) -> bool:
+    """Whether every dataset of a subflow exists; its stages then stand in the run itself, which saves half a second."""
+    dry = run.as_dry()
+    try:
+        step.fn(dry, *inputs)
+    except PipelineError:  # the stage will say it, in its own task
+        return False
+    return all(line.verdict == "cached" for line in dry.plan)
 
 
 def _is_wanted(step: Task[..., Any] | Flow[..., Any], run: Run) -> bool:

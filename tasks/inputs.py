@@ -23,6 +23,6 @@ def input_files(run: Run) -> InputFiles:
         if run.is_dry and run.recipe.prepare:
             raise NotComputed("ingest", f"{run.recipe.prepare} writes its input first") from error
         raise
-    if not run.is_dry:
+    if run.is_executed:
         storage.write_json(key, files.model_dump(mode="json"))
     return files

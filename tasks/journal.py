@@ -73,13 +73,24 @@ class Run(BaseModel, frozen=True):
     @property
     def journal(self) -> "Journal":
         """The journal of the process that executes the run."""
-        if not self._journals:
+        if not self.is_executed:
             raise RuntimeError("this run is not being executed: it has no journal")
         return self._journals[-1]
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether this process executes the run; False for a plan."""
+        return bool(self._journals)
 
     def keep(self, journal: "Journal") -> None:
         """From now on stages write to this journal."""
         self._journals.append(journal)
+
+    def as_dry(self) -> "Run":
+        """The same run, only looking, with a plan of its own."""
+        dry = Run(**{name: getattr(self, name) for name in type(self).model_fields} | {"is_dry": True})
+        dry._journals.extend(self._journals)
+        return dry
 
     def wants(self, stage: str) -> bool:
         """Whether the stage lies before or at `until_stage`."""
