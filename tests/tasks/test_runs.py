@@ -1,0 +1,93 @@
+"""Records of runs: written, found by a piece of their id, stages between two."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import ConfigError
+from tasks.runs import (
+    RUN_STAGES,
+    DatasetLine,
+    RunRecord,
+    find_record,
+    list_records,
+    list_run_ids,
+    load_record,
+    new_run_id,
+    next_generation,
+    stages_between,
+)
+from tasks.storage import Storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
+
+
+def a_record(run_id: str, **facts: object) -> RunRecord:
+    return RunRecord.model_validate({"run_id": run_id, "created": "2026-01-01", "recipe": {"name": "x"}} | facts)
+
+
+def a_line(label: str, reference: str) -> DatasetLine:
+    stage = label.split()[0]
+    return DatasetLine(
+        label=label, stage=stage, reference=reference, digest="d", code="c", made_by="r", cached=False, attempt=1,
+        seconds=0.5,
+    )  # fmt: skip
+
+
+def test_ids_sort_by_time_and_differ() -> None:
+    ids = [new_run_id() for _ in range(50)]
+    assert all(re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", run_id) for run_id in ids)
+    assert len(set(ids)) > 45
+    assert sorted({run_id[:15] for run_id in ids}) == list(dict.fromkeys(run_id[:15] for run_id in ids))
+
+
+def test_a_record_survives_writing_and_holds_no_root(storage: Storage) -> None:
+    record = a_record("20260101-000000-aaaa", until_stage="mix", generations={"select": 2})
+    assert record.state == "running"
+    record.begin_attempt("flow-run-1").state = "failed"
+    record.begin_attempt(None).state = "completed"
+    record.set_dataset(a_line("pack web train 64", "pack/1"))
+    record.set_dataset(a_line("mix", "mix/1"))
+    record.set_dataset(a_line("pack web train 64", "pack/2"))  # a later attempt's takes its place
+    record.save(storage)
+    read = load_record(storage, record.run_id)
+    assert read == record
+    assert [attempt.number for attempt in read.attempts] == [1, 2]
+    assert read.state == "completed"
+    assert [line.reference for line in read.datasets] == ["pack/2", "mix/1"]
+    assert [line.label for line in read.datasets_of("pack")] == ["pack web train 64"]
+    assert storage.url.encode() not in storage.read_bytes(f"runs/{record.run_id}/run.json")
+
+
+def test_runs_are_found_by_what_a_person_types(storage: Storage) -> None:
+    ids = ["20260101-000000-aaaa", "20260101-000001-bbbb", "20260202-000000-cccc"]
+    with pytest.raises(ConfigError, match="no such run"):
+        find_record(storage, "latest")
+    for run_id in reversed(ids):
+        a_record(run_id).save(storage)
+    storage.write_json("runs/20260303-000000-dddd/inputs.json", {})  # killed before its record was written
+    assert list_run_ids(storage) == ids
+    assert [record.run_id for record in list_records(storage)] == ids
+    for text, run_id in (("latest", ids[2]), (ids[0], ids[0]), ("202602", ids[2]), ("bbbb", ids[1])):
+        assert find_record(storage, text).run_id == run_id
+    with pytest.raises(ConfigError, match="2 runs match"):
+        find_record(storage, "202601")
+    with pytest.raises(ConfigError, match="run zzzz: no such run"):
+        find_record(storage, "zzzz")
+
+
+def test_a_forced_run_gets_a_generation_of_its_own(storage: Storage) -> None:
+    assert next_generation(storage) == 1
+    a_record("20260101-000000-aaaa", generations={"select": 3, "mix": 1}).save(storage)
+    assert next_generation(storage) == 4
+
+
+def test_stages_between_two_are_both_included() -> None:
+    assert stages_between(None, None) == RUN_STAGES
+    assert stages_between("mix", "vocabulary") == ("mix", "vocabulary")
+    assert stages_between("export", None) == ("export",)
+    assert stages_between(None, "ingest") == ("ingest",)
