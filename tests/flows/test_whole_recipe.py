@@ -14,12 +14,14 @@ from tokenizers import Tokenizer
 
 from flows import launch
 from flows.pipeline import plan
+from tasks.funnel import FUNNEL_STAGES, funnel
 from tasks.ledger import LEDGER_SCHEMA
 from tasks.manifest import Manifest, load_manifest
 from tasks.parts import read_ledger, read_part
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, load_record, new_run_id
 from tasks.storage import Storage
+from tasks.summary import summarise
 from tasks.trace import trace_step
 from tasks.why import tell_story
 
@@ -182,3 +184,17 @@ def test_results_do_not_depend_on_the_run(whole: Whole, tmp_path: Path) -> None:
     ]
     first, second = (w.dataset("train main").read_file(w.storage, "metrics.parquet") for w in (whole, other))
     assert np.array_equal(pq.read_table(io.BytesIO(first))["loss"], pq.read_table(io.BytesIO(second))["loss"])
+
+
+def test_the_summary_holds_the_figures_that_run_prints(whole: Whole) -> None:
+    figures = summarise(whole.storage, whole.record)
+    assert figures["state"] == "completed"
+    assert figures["training"]["train main"]["tokens"] == 8192
+    assert {row["source"] for row in figures["losses"]} == {"all", "web", "code"}
+    assert Path(figures["model"], "config.json").exists()
+    assert Path(figures["report"]).exists()
+    for source in ("web", "code"):
+        rows = [row for row in funnel(whole.storage, whole.record) if row.source == source]
+        assert [row.stage for row in rows] == list(FUNNEL_STAGES)
+        assert rows[-1].tokens == whole.dataset(f"pack {source} train 64").extra["tokens"]
+        assert all(row.rows_in == row.rows_out + row.dropped + row.errors + row.skipped for row in rows[:-2])
