@@ -58,12 +58,17 @@ def use_server() -> Iterator[Callable[[], str]]:
     It starts in the background, while the caller imports and plans. Waiting raises ConfigError when the configured
     server does not answer, PipelineError when ours does not start.
     """
+    unwanted = threading.Event()
     with contextlib.ExitStack() as held, ThreadPoolExecutor(1, "prefect-server") as pool:
-        joining = pool.submit(_join, held)
-        yield joining.result
+        joining = pool.submit(_join, held, unwanted)
+        try:
+            yield joining.result
+        except BaseException:
+            unwanted.set()  # nobody waits for a server that only starts now
+            raise
 
 
-def _join(held: contextlib.ExitStack) -> str:
+def _join(held: contextlib.ExitStack, unwanted: threading.Event) -> str:
     """The URL of a server that answers; `held` keeps it alive."""
     if url := configured_url():
         _check_answers(url)
@@ -74,7 +79,7 @@ def _join(held: contextlib.ExitStack) -> str:
     with (folder / "start.lock").open("a+b") as start:
         fcntl.flock(start, fcntl.LOCK_EX)
         _lock_within(users, fcntl.LOCK_SH, STARTUP_SECONDS)
-        return running_url() or _start(folder)
+        return running_url() or _start(folder, unwanted)
 
 
 def home() -> Path:
@@ -142,7 +147,7 @@ def _try_lock(file: IO[Any], kind: int) -> bool:
     return True
 
 
-def _start(folder: Path) -> str:
+def _start(folder: Path, unwanted: threading.Event) -> str:
     """Start the server process, in a session of its own: Ctrl-C must end the run, which still needs the server."""
     (folder / "server.json").unlink(missing_ok=True)
     log_path = folder / "server.log"
@@ -158,7 +163,8 @@ def _start(folder: Path) -> str:
             return url
         if process.poll() is not None:
             raise PipelineError(f"the Prefect server ended with {process.returncode} while starting; see {log_path}")
-        time.sleep(0.1)
+        if unwanted.wait(0.1):
+            break
     process.terminate()
     raise PipelineError(f"the Prefect server did not start within {STARTUP_SECONDS:.0f} s; see {log_path}")
 

@@ -1,0 +1,257 @@
+"""The command: exit status, wrong recipes before anything runs, what is printed for people and for programs."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import cli, display
+from tasks.journal import LISTENERS
+from tasks.runs import RunRecord
+from tasks.storage import Storage
+from tasks.summary import summarise
+
+Call = Callable[..., tuple[int, str, str]]
+COMMANDS = ["run", "plan", "rerun", "runs", "show", "files", "why", "trace", "sample", "report", "generate", "doctor"]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], root: str, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """call("plan", "recipe.yaml", ...) -> (exit status, stdout, stderr), on the test's root."""
+    monkeypatch.setenv("BASEMILL_ROOT", root)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            cli.main(list(arguments))
+            status = 0
+        except SystemExit as exit:
+            status = int(exit.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_every_command_has_help_that_says_what_it_does(call: Call) -> None:
+    status, out, _ = call("--help")
+    assert status == 0
+    for command in COMMANDS:
+        assert f" {command} " in out
+        status, text, _ = call(command, "--help")
+        assert status == 0
+        assert "Usage:" in text
+        assert "--root" in text
+        assert "--json" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["nonsense=1"], "nonsense: unknown key"),
+        (["redact.kinds=[shoe_size]"], "redact.kinds[0]"),
+        (["select.gopher_quality.min_wrods=3"], "select.gopher_quality.min_wrods: unknown key; did you mean"),
+        (["train.phases=[]"], "train.phases"),
+        (["vocabulary.size=255"], "vocabulary: size 255: at least 259"),
+        (["select.language.keep=[xx-nowhere]"], "select.language"),
+        (["ingest.sources.web.base=/no/such/folder"], "ingest.sources.web.base"),
+        (["mix"], "write key.path=value"),
+        (["vocabulary.sample_weights={nobody: 1}"], "vocabulary.sample_weights: source 'nobody'"),
+        (["pin.vocabulary=12345678"], "pin.vocabulary"),
+    ],
+)
+def test_a_wrong_recipe_exits_with_2_before_anything_runs(
+    call: Call, recipe_path: Path, root: str, changes: list[str], message: str
+) -> None:
+    for command in ("plan", "run"):
+        options = [option for change in changes for option in ("--set", change)]
+        status, _, err = call(command, str(recipe_path), *options)
+        assert status == 2
+        assert message in err
+    assert not Path(root, "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "no-such-recipe.yaml"],
+        ["run", "demo", "--root", "ftp://x"],
+        ["plan", "--from", "nowhere"],
+        ["plan", "--from", "mix", "--until", "ingest"],
+        ["show", "20200101-000000-0000"],
+        ["rerun", "20200101-000000-0000"],
+        ["files", "0123456789"],
+        ["why", "web:0123"],
+        ["trace", "latest", "--step", "0"],
+        ["generate", "latest"],
+        ["no-such-command"],
+        ["show", "--no-such-option"],
+    ],
+)
+def test_wrong_use_exits_with_2(call: Call, arguments: list[str]) -> None:
+    status, _, err = call(*arguments)
+    assert status == 2
+    assert err.strip()
+    assert "Traceback" not in err
+
+
+def test_plan_and_dry_run_say_the_same(call: Call, recipe_path: Path, first: RunRecord) -> None:
+    status, out, _ = call("plan", str(recipe_path), "--until", "mix", "--set", "mix.held_out_ratio=0.3")
+    assert status == 0
+    assert f"cached (run {first.run_id})" in out
+    assert "run (held_out_ratio: 0.2 -> 0.3)" in out
+    arguments = ("--until", "mix", "--set", "mix.held_out_ratio=0.3", "--json")
+    _, planned, _ = call("plan", str(recipe_path), *arguments)
+    _, dry, _ = call("run", str(recipe_path), "--dry-run", *arguments)
+    assert json.loads(planned) == json.loads(dry)
+    assert json.loads(planned)[-1] == {
+        "label": "mix", "stage": "mix", "verdict": "run", "detail": "held_out_ratio: 0.2 -> 0.3", "reference": None,
+    }  # fmt: skip
+
+
+def test_looking_at_a_run(call: Call, first: RunRecord, root: str) -> None:
+    status, out, _ = call("runs")
+    assert status == 0
+    assert first.run_id in out
+    [listed] = json.loads(call("runs", "--json")[1])
+    assert (listed["run_id"], listed["state"]) == (first.run_id, "completed")
+
+    _, out, _ = call("show", first.run_id[:10])
+    assert "Source web" in out
+    assert "attempt 1" in out
+    shown = json.loads(call("show", "latest", "--json")[1])
+    assert shown == json.loads(json.dumps(summarise(Storage(root), first)))
+    assert {row["source"] for row in shown["funnel"]} == {"code", "web"}
+    assert shown["training"] == {}
+
+    reference = first.datasets_of("select")[0].reference
+    _, out, _ = call("files", reference)
+    assert all(Path(line).is_file() for line in out.split())
+    assert json.loads(call("files", reference.partition("/")[2][:12], "--json")[1]) == {
+        "dataset": reference, "files": out.split(),
+    }  # fmt: skip
+    status, out, _ = call("report", "latest")
+    assert status == 0
+    assert (
+        Path(out.strip()).read_text().startswith("<!doctype html>".upper()) or "<html" in Path(out.strip()).read_text()
+    )
+    assert call("generate", "latest")[0] == 2  # it has trained nothing
+
+
+def test_the_story_of_a_document_and_samples(call: Call, first: RunRecord) -> None:
+    reasons = [row["reasons"] for row in json.loads(call("show", "--json")[1])["funnel"] if row["stage"] == "select"]
+    reason = next(iter(reasons[0]))
+    sampled = json.loads(call("sample", "latest", "select", "--reason", reason, "--count", "1", "--json")[1])
+    assert sampled[0]["reason"] == reason
+    document = sampled[0]["doc_id"]
+    status, out, _ = call("why", document)
+    assert status == 0
+    assert reason in out
+    story = json.loads(call("why", document, "--run", first.run_id, "--json")[1])
+    assert story["facts"][0]["stage"] == "ingest"
+    status, out, _ = call("sample", "latest", "select", "--reason", reason)
+    assert status == 0
+    assert document in out
+    assert call("sample", "latest", "select", "--reason", "no_such")[0] == 2
+
+
+def test_run_in_a_process_of_its_own(
+    recipe_path: Path, first: RunRecord, root: str, server_url: str, call: Call
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli", "run", str(recipe_path), "--root", root, "--until", "mix"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "dashboard: http://127.0.0.1" in done.stderr
+    assert f"mix                      cached (run {first.run_id})" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Source web" in done.stdout
+    assert "report " in done.stdout
+    [_, second] = json.loads(call("runs", "--json")[1])
+    assert second["state"] == "completed"
+
+
+def test_a_failed_run_exits_with_1_names_the_fault_and_can_be_rerun(
+    call: Call, recipe_values: dict[str, Any], tmp_path: Path, server_url: str
+) -> None:
+    raw = tmp_path / "raw" / "a.jsonl.gz"
+    raw.parent.mkdir()
+    whole = gzip.compress(b'{"text": "one"}\n' * 1000)
+    raw.write_bytes(whole[: len(whole) // 2])
+    source = {"base": str(raw.parent), "on_damage": "fail"}
+    recipe = recipe_values | {"ingest": {"sources": {"web": source, "code": source}}}
+    path = tmp_path / "broken.yaml"
+    path.write_text(json.dumps(recipe))
+    status, _, err = call("run", str(path), "--until", "ingest")
+    assert status == 1
+    assert "a.jsonl.gz" in err
+    assert "basemill rerun" in err
+    raw.write_bytes(whole)
+    status, _, err = call("rerun", "latest")
+    assert status == 1  # its input is no longer what the run listed
+    assert "start a new run" in err
+    status, out, _ = call("run", str(path), "--until", "ingest", "--json")
+    assert status == 0
+    assert json.loads(out)["state"] == "completed"
+
+
+def test_doctor(call: Call, root: str) -> None:
+    status, out, _ = call("doctor", "--json")
+    assert status == 0
+    assert {"python", "storage"} <= {finding["check"] for finding in json.loads(out)}
+    Path(root).parent.joinpath("file").write_text("")
+    status, out, _ = call("doctor", "--root", f"{Path(root).parent}/file/lake")
+    assert status == 1
+    assert "FAULT" in out
+
+
+def test_documents_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    display.say("red \x1b[31m[bold]alert[/bold]\x07\x9b\ttab")
+    display.say_table(("a", "b"), [("\x1b]0;title\x07", 1234567), ("[red]x", 2)])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "[bold]alert[/bold]" in out
+    assert "[red]x" in out
+    assert "1,234,567" in out
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with display.show_run():
+        for listener in LISTENERS:
+            listener({"kind": "run started", "run_id": "r", "attempt": 2})
+            listener({"kind": "progress", "stage": "select", "done": 1, "total": 3})
+            listener(
+                {"kind": "stage finished", "label": "select", "cached": False, "made_by": "r", "seconds": 1.25,
+                 "totals": {"rows_in": 2000, "rows_out": 1500}}
+            )  # fmt: skip
+            listener({"kind": "stage failed", "label": "mix", "error": "DataError: part 7"})
+            listener({"kind": "waiting", "message": "waiting for the lease of mix"})
+    assert capsys.readouterr().err.splitlines() == [
+        "run r, attempt 2",
+        "select                   done in 1.2 s, 2,000 -> 1,500",
+        "mix                      failed: DataError: part 7",
+        "waiting for the lease of mix",
+    ]
+    assert LISTENERS == []
+
+
+def test_progress_on_a_terminal_has_a_bar_per_stage() -> None:
+    bars = display._Bars()
+    try:
+        bars.listen({"kind": "stage started", "label": "select", "stage": "select"})
+        bars.listen({"kind": "progress", "stage": "select", "done": 1, "total": 3})
+        [task] = bars.progress.tasks
+        assert (task.description, task.completed, task.total) == ("select", 1, 3)
+        bars.listen(
+            {"kind": "stage finished", "label": "select", "cached": True, "made_by": "r", "seconds": 0, "totals": {}}
+        )
+        assert bars.progress.tasks == []
+    finally:
+        bars.close()
