@@ -1,7 +1,6 @@
 """One execution of a run: which run this is, its record and journal from the first moment to the last."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,23 +10,15 @@ from prefect.exceptions import TerminationSignal
 
 from flows.calls import call
 from flows.stages import report
-from tasks.errors import Cancelled, ConfigError, PipelineError
+from tasks.errors import Cancelled, PipelineError
 from tasks.journal import Journal, Run
+from tasks.parallel import workers_here
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, load_record, new_run_id, next_generation, now, record_key, stages_between
+from tasks.start_check import check_start
 from tasks.storage import Storage
 
 RUN_LABEL = "basemill.run"  # label of the flow run; its value is our run id
-
-
-def workers_here() -> int:
-    """Parts computed at once, from BASEMILL_WORKERS: 0 without Ray, -1 (default) as many as the cluster has CPUs."""
-    text = os.environ.get("BASEMILL_WORKERS", "-1")
-    try:
-        workers = int(text)
-    except ValueError as error:
-        raise ConfigError(f"BASEMILL_WORKERS {text!r} is no number; use 0, -1 or a number of workers") from error
-    return workers
 
 
 @contextlib.contextmanager
@@ -53,6 +44,7 @@ def attempt(
     )  # fmt: skip
     run.keep(journal)
     with _closed(run):
+        check_start(run)
         yield run
 
 

@@ -15,9 +15,10 @@ from flows.display import err, say_json, say_progress, say_summary, say_table, s
 from flows.prefect_server import dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
 from tasks.errors import ConfigError, PipelineError
-from tasks.journal import PlanLine
+from tasks.journal import PlanLine, Run
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, find_record, load_record, new_run_id, stages_between
+from tasks.start_check import check_start
 from tasks.storage import Storage
 from tasks.summary import summarise
 
@@ -55,7 +56,7 @@ def run(
     """Run a recipe: every stage whose result does not exist yet. Without a recipe, the demo."""
     wanted = _parameters(root, Recipe.load(recipe, overrides or ()), from_stage, until_stage, force)
     if dry_run:
-        _say_plan(_plan(wanted), as_json)
+        _say_plan(wanted, as_json)
         return
     _execute(new_run_id(), wanted, as_json)
 
@@ -70,7 +71,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run would do, dataset by dataset: cached, run (and why), or if changed. Computes nothing."""
-    _say_plan(_plan(_parameters(root, Recipe.load(recipe, overrides or ()), from_stage, until_stage)), as_json)
+    _say_plan(_parameters(root, Recipe.load(recipe, overrides or ()), from_stage, until_stage), as_json)
 
 
 @app.command()
@@ -130,7 +131,14 @@ def _plan(wanted: dict[str, Any]) -> list[PlanLine]:
     return plan_run(**wanted)
 
 
-def _say_plan(lines: list[PlanLine], as_json: bool) -> None:
+def _check(run_id: str, wanted: dict[str, Any]) -> None:
+    """Raises ConfigError when the recipe names what is not there."""
+    check_start(Run(run_id=run_id, is_dry=True, **{name: wanted[name] for name in wanted if name != "force"}))
+
+
+def _say_plan(wanted: dict[str, Any], as_json: bool) -> None:
+    _check("plan", wanted)
+    lines = _plan(wanted)
     if as_json:
         say_json([line.model_dump() for line in lines])
         return
@@ -139,8 +147,9 @@ def _say_plan(lines: list[PlanLine], as_json: bool) -> None:
 
 def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunRecord | None = None) -> None:
     """Execute the run here through Prefect, say how it ended; exits with 1 when it failed or was cancelled."""
+    _check(run_id, wanted)
     with use_server() as server_url:
-        _plan(wanted)  # while the server starts: what is wrong with the inputs shows before anything runs
+        _plan(wanted)  # while the server starts: what cannot be planned shows before anything runs
         from flows import launch  # late, as above
 
         with launch.connected(server_url()) as client:

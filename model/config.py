@@ -49,7 +49,7 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
             return given
         fields = dict(given)
         if (size := fields.pop("size", None)) is not None:
-            if size not in MODEL_SIZES:
+            if not isinstance(size, str) or size not in MODEL_SIZES:
                 raise ValueError(f"size {size!r} is unknown; choose one of {', '.join(MODEL_SIZES)}")
             fields = MODEL_SIZES[size] | fields
         if fields.get("num_kv_heads") is None and "num_heads" in fields:

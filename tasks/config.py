@@ -6,16 +6,21 @@ values over it for one source, `by_source: {code: {enabled: false}}` leaves the 
 nothing does not move every fingerprint.
 """
 
+import difflib
 import hashlib
 import json
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic_core import ErrorDetails
 
 from tasks.errors import ConfigError
 
 Config = TypeVar("Config", bound=BaseModel)
+
+SHOWN_VALUE_CHARS = 120
+MAX_INTEGER = 2**63 - 1  # what JSON readers, Parquet and databases hold
 
 
 def for_source(config: Config, source: str) -> Config:
@@ -27,11 +32,18 @@ def for_source(config: Config, source: str) -> Config:
 
 
 def merge(values: dict[str, JsonValue], over: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """`over` laid on `values`, key by key; lists and scalars are replaced, mappings are merged."""
+    """`over` laid on `values`, key by key: mappings are merged, lists and scalars replaced.
+
+    A mapping from places to values goes into a list: `{"phases": {"0": {"tokens": 5}}}`.
+    """
     merged = dict(values)
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        places = {str(place): item for place, item in enumerate(old)} if isinstance(old, list) else {}
+        if isinstance(value, dict) and value and value.keys() <= places.keys():
+            merged[key] = list(merge(places, value).values())
+        else:
+            merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 
@@ -47,10 +59,54 @@ def check_by_source(config: Config) -> Config:
         try:
             type(config).model_validate(merge(config.model_dump(mode="json") | {"by_source": {}}, over))
         except ValidationError as error:
-            first = error.errors()[0]
-            path = ".".join(str(step) for step in first["loc"])
-            raise ValueError(f"by_source.{source}.{path}: {first['msg']} (got {first['input']!r:.80})") from error
+            raise ValueError(f"by_source.{source}.{explain(type(config), error)[0]}") from error
     return config
+
+
+def explain(model: type[BaseModel], error: ValidationError) -> list[str]:
+    """One line per fault: path of the key, what was got, what is allowed."""
+    faults = error.errors()
+    followed = {fault["loc"][:length] for fault in faults for length in range(len(fault["loc"]))}
+    # a tuple with a wrong element is also called too short, which says nothing
+    return [_explain(model, fault) for fault in faults if fault["type"] != "too_short" or fault["loc"] not in followed]
+
+
+def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
+    path = ""
+    for step in details["loc"]:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    message = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "extra_forbidden":
+        allowed = _allowed_keys(model, details["loc"])
+        close = difflib.get_close_matches(str(details["loc"][-1]), allowed, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{path}: unknown key; {hint}allowed here: {', '.join(allowed)}"
+    if details["type"] == "missing":
+        return f"{path}: this key is required"
+    if message.startswith("by_source."):
+        return f"{path}.{message}" if path else message
+    got = repr(details["input"])
+    shown = got if len(got) <= SHOWN_VALUE_CHARS else got[:SHOWN_VALUE_CHARS] + "..."
+    is_whole = isinstance(details["input"], dict) and details["type"] == "value_error"  # the message names the value
+    return f"{path or 'recipe'}: {message}" + ("" if is_whole else f" (got {shown})")
+
+
+def _allowed_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The fields of the model in which an unknown key stood."""
+    found: Any = model
+    for step in location[:-1]:
+        if isinstance(found, type) and issubclass(found, BaseModel) and step in found.model_fields:
+            found = found.model_fields[str(step)].annotation
+        found = _inner_model(found)
+    return sorted(found.model_fields) if isinstance(found, type) and issubclass(found, BaseModel) else []
+
+
+def _inner_model(annotation: Any) -> Any:
+    """The model inside dict[str, Model], tuple[Model, ...] or Model | None; else the annotation itself."""
+    for argument in getattr(annotation, "__args__", ()):
+        if isinstance(argument, type) and issubclass(argument, BaseModel):
+            return argument
+    return annotation
 
 
 def resolved(config: BaseModel | None) -> dict[str, JsonValue]:
@@ -92,6 +148,8 @@ def _check_canonical(value: object, path: str) -> None:
             _check_canonical(item, f"{path}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{path or 'value'}: {value} has no canonical form; use a finite number")
+    elif isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
+        raise ConfigError(f"{path or 'value'}: {value} is too large; at most {MAX_INTEGER}")
     elif value is not None and not isinstance(value, (str, int, float, bool)):
         raise ConfigError(f"{path or 'value'}: {type(value).__name__} has no canonical form; use plain JSON values")
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import zstandard
 from pydantic import BaseModel, Field, model_validator
 
-from tasks.errors import ConfigError, DataError
+from tasks.errors import ConfigError, DataError, StorageError
 from tasks.storage import Storage
 
 RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
@@ -75,8 +75,10 @@ def read_set_file(storage: Storage, name: str, config: EvaluationSetConfig) -> b
             return storage.read_bytes(path.removeprefix(ROOT_PREFIX).lstrip("/"))
         folder, _, file = path.rpartition("/")
         return Storage(folder or "/").read_bytes(file)
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise ConfigError(f"decontaminate.evaluation_sets.{name}.path: {path}: no such file") from error
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ConfigError, StorageError) as error:
+        if isinstance(error, StorageError) and not isinstance(error.__cause__, IsADirectoryError):
+            raise
+        raise ConfigError(f"decontaminate.evaluation_sets.{name}.path: {path}: no such file ({error})") from error
 
 
 def read_items(data: bytes, name: str, config: EvaluationSetConfig) -> list[Item]:

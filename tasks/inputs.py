@@ -12,9 +12,14 @@ def read_sources(run: Run, *, into: Workspace) -> Manifest:
     return ingest_sources(input_files(run), into=into, config=run.recipe.ingest)
 
 
+def inputs_key(run_id: str) -> str:
+    """Key of the list of a run's input files."""
+    return f"runs/{run_id}/inputs.json"
+
+
 def input_files(run: Run) -> InputFiles:
     """As this run lists them, or has listed them in an earlier attempt. Raises ConfigError, NotComputed."""
-    storage, key = run.storage, f"runs/{run.run_id}/inputs.json"
+    storage, key = run.storage, inputs_key(run.run_id)
     if storage.exists(key):
         return InputFiles.model_validate(storage.read_json(key))
     try:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from tasks.errors import Cancelled, DataError, PipelineError, StorageError, WorkerLost
+from tasks.errors import Cancelled, ConfigError, DataError, PipelineError, StorageError, WorkerLost
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,16 @@ class Work(Generic[Item, Result]):
     results: dict[int, Result] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
+
+
+def workers_here() -> int:
+    """Parts computed at once, from BASEMILL_WORKERS: 0 without Ray, -1 (default) as many as the cluster has CPUs."""
+    text = os.environ.get("BASEMILL_WORKERS", "-1")
+    try:
+        workers = int(text)
+    except ValueError as error:
+        raise ConfigError(f"BASEMILL_WORKERS {text!r} is no number; use 0, -1 or a number of workers") from error
+    return workers
 
 
 def map_parts(

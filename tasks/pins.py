@@ -10,6 +10,7 @@ from tasks.journal import Run
 from tasks.manifest import Manifest, list_manifests
 from tasks.outcome import Reference, obtain
 from tasks.runs import LATEST, find_record, list_run_ids
+from tasks.storage import Storage
 
 MIN_FINGERPRINT_DIGITS = 8
 
@@ -22,7 +23,7 @@ def pinned(run: Run, stage: str, label: str) -> dict[str, Reference] | None:
     name: str | None = getattr(run.recipe.pin, stage)
     if name is None:
         return None
-    references = _find(run, stage, name, label)
+    references = find_pinned(run.storage, stage, name, label)
     return {
         label: obtain(run, stage, _Taken(reference), label=label).reference for label, reference in references.items()
     }
@@ -38,8 +39,8 @@ class _Taken:
         return into.load(self.reference)
 
 
-def _find(run: Run, stage: str, name: str, label: str) -> dict[str, str]:
-    storage = run.storage
+def find_pinned(storage: Storage, stage: str, name: str, label: str) -> dict[str, str]:
+    """References of what a pin names, by label. Raises ConfigError when there is no such."""
     if name == LATEST or any(run_id.startswith(name) for run_id in list_run_ids(storage)):
         record = find_record(storage, name)
         lines = record.datasets_of(stage)

@@ -5,16 +5,14 @@ what was got and what is allowed. Paths: `{root}/...` lies in the storage root, 
 ship, s3:// and absolute paths stay, others are relative to the recipe's own folder.
 """
 
-import difflib
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
 from model.config import ModelConfig, TrainConfig
-from tasks.config import merge
+from tasks.config import canonical_json, explain, merge
 from tasks.decontaminate import DecontaminateConfig
 from tasks.dedup_exact import ExactDedupConfig
 from tasks.dedup_near import NearDedupConfig
@@ -31,7 +29,7 @@ from tasks.vocabulary import VocabularyConfig
 
 RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
 PATH_KEYS = frozenset({"base", "path"})  # keys whose values are places; relative ones are resolved when loading
-SHOWN_VALUE_CHARS = 120
+MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
 class PinConfig(BaseModel, frozen=True, extra="forbid"):
@@ -110,9 +108,11 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
     def parse(cls, values: object) -> "Recipe":
         """A recipe from plain values. Raises ConfigError with one line per fault."""
         try:
-            return cls.model_validate(_in_key_order(values))
+            recipe = cls.model_validate(_in_key_order(values))
         except ValidationError as error:
-            raise ConfigError("\n".join(_explain(details) for details in error.errors())) from error
+            raise ConfigError("\n".join(explain(cls, error))) from error
+        canonical_json(recipe.model_dump(mode="json"))  # no infinite numbers, and none too large to store
+        return recipe
 
     @classmethod
     def load(cls, path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> "Recipe":
@@ -136,8 +136,8 @@ def recipe_path(path: str | Path) -> Path:
 def read_yaml(path: Path) -> dict[str, JsonValue]:
     """A YAML mapping; a key given twice is an error. Raises ConfigError with line and column."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_OneOfEachKey)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        values = _load_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a recipe is a mapping of sections, not {type(values).__name__}")
@@ -150,21 +150,28 @@ def parse_override(override: str) -> dict[str, JsonValue]:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set {override!r}: write key.path=value")
-    try:
-        nested: Any = yaml.load(value, Loader=_OneOfEachKey)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override!r}: {error}") from error
+    nested = _load_yaml(value, f"--set {override!r}")
     for key in reversed(keys):
         nested = {key: nested}
     values: dict[str, JsonValue] = nested
     return values
 
 
+def _load_yaml(text: str, place: str) -> Any:
+    """Plain values. Raises ConfigError, also for what contains itself."""
+    try:
+        return _in_key_order(yaml.load(text, Loader=_OneOfEachKey))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{place}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{place}: nested too deep, or a part of it contains itself") from error
+
+
 class _OneOfEachKey(yaml.SafeLoader):
     """A loader of plain values that refuses a mapping with the same key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != MERGE_TAG]
         for index, key in enumerate(keys):
             if key in keys[:index]:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
@@ -191,7 +198,7 @@ def _resolve_paths(values: Any, folder: Path) -> Any:
 
 
 def _absolute(place: str, folder: Path) -> str:
-    if place.startswith(("{root}", "recipe:", "s3://")) or Path(place).is_absolute():
+    if place.startswith(("{root}", "recipe:")) or "://" in place or Path(place).is_absolute():
         return place
     return str((folder / place).resolve())
 
@@ -199,43 +206,3 @@ def _absolute(place: str, folder: Path) -> str:
 def _check_source(source: str, known: set[str], path: str) -> None:
     if source not in known:
         raise ValueError(f"{path}: source {source!r} is not in ingest.sources ({', '.join(sorted(known))})")
-
-
-def _explain(details: ErrorDetails) -> str:
-    """One fault: path of the key, what was got, what is wanted."""
-    path = ""
-    for step in details["loc"]:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
-    message = details["msg"].removeprefix("Value error, ")
-    if details["type"] == "extra_forbidden":
-        allowed = _allowed_keys(details["loc"])
-        close = difflib.get_close_matches(str(details["loc"][-1]), allowed, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        return f"{path}: unknown key; {hint}allowed here: {', '.join(allowed)}"
-    if details["type"] == "missing":
-        return f"{path}: this key is required"
-    got = repr(details["input"])
-    shown = got if len(got) <= SHOWN_VALUE_CHARS else got[:SHOWN_VALUE_CHARS] + "..."
-    return (
-        f"{path or 'recipe'}: {message} (got {shown})"
-        if not isinstance(details["input"], dict)
-        else f"{path or 'recipe'}: {message}"
-    )
-
-
-def _allowed_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The fields of the model in which an unknown key stood."""
-    found: Any = Recipe
-    for step in location[:-1]:
-        if isinstance(found, type) and issubclass(found, BaseModel) and step in found.model_fields:
-            found = found.model_fields[str(step)].annotation
-        found = _inner_model(found)
-    return sorted(found.model_fields) if isinstance(found, type) and issubclass(found, BaseModel) else []
-
-
-def _inner_model(annotation: Any) -> Any:
-    """The model inside dict[str, Model], tuple[Model, ...] or Model | None; else the annotation itself."""
-    for argument in getattr(annotation, "__args__", ()):
-        if isinstance(argument, type) and issubclass(argument, BaseModel):
-            return argument
-    return annotation

@@ -47,7 +47,9 @@ class Storage:
     def __init__(self, url: str) -> None:
         self.is_s3 = url.startswith("s3://")
         if not self.is_s3 and "://" in url:
-            raise ConfigError(f"root {url!r}: use a folder or s3://bucket/prefix")
+            raise ConfigError(f"{url!r}: use a folder or s3://bucket/prefix")
+        if not self.is_s3 and any(path.is_file() for path in (Path(url), *Path(url).parents)):
+            raise ConfigError(f"{url!r} is a file; use a folder or s3://bucket/prefix")
         self.url = url.rstrip("/") if self.is_s3 else str(Path(url).resolve())
 
     def __getstate__(self) -> dict[str, Any]:

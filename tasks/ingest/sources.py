@@ -103,13 +103,16 @@ def list_inputs(config: IngestConfig, root: Storage) -> InputFiles:
     Raises ConfigError with the key path when a base is missing or no file is left. Local files are read once for
     their sha256 (a store's etag serves on S3).
     """
-    return InputFiles(
-        sources={name: _list_source(f"ingest.sources.{name}", source, root) for name, source in config.sources.items()}
-    )
+    return InputFiles(sources={name: _identify(name, source, root) for name, source in config.sources.items()})
 
 
-def _list_source(path: str, source: SourceConfig, root: Storage) -> tuple[InputFile, ...]:
-    place = source.storage(root)
+def list_source(name: str, source: SourceConfig, root: Storage) -> list[FileInfo]:
+    """The files of one source. Raises ConfigError with the key path when a base is missing or no file is left."""
+    path = f"ingest.sources.{name}"
+    try:
+        place = source.storage(root)
+    except ConfigError as error:
+        raise ConfigError(f"{path}.base: {error}") from error
     found = place.list_files()
     if not found:
         raise ConfigError(f"{path}.base: nothing is at {source.base!r} ({place.url}); wanted a folder with files")
@@ -119,8 +122,13 @@ def _list_source(path: str, source: SourceConfig, root: Storage) -> tuple[InputF
             f"{path}.include: none of the {len(found)} files at {source.base!r} is selected by include "
             f"{list(source.include)} and exclude {list(source.exclude)}; the first is {found[0].key!r}"
         )
+    return wanted
+
+
+def _identify(name: str, source: SourceConfig, root: Storage) -> tuple[InputFile, ...]:
+    infos, place = list_source(name, source, root), source.storage(root)
     with ThreadPoolExecutor(HASH_THREADS) as pool:
-        return tuple(pool.map(lambda info: _identified(info, place), wanted))
+        return tuple(pool.map(lambda info: _identified(info, place), infos))
 
 
 def _selected(found: list[FileInfo], source: SourceConfig) -> Iterator[FileInfo]:

@@ -1,0 +1,62 @@
+"""What a recipe names beyond itself, checked before a run starts: inputs, evaluation sets, pins, this machine's wishes.
+
+Cheap (folders are listed, evaluation sets parsed, nothing is hashed), without Prefect, and nothing is written: a run
+that would fail on its recipe hours later ends here, with exit status 2.
+"""
+
+from model.config import TrainConfig
+from tasks.errors import ConfigError, DataError
+from tasks.evaluation_sets import EvaluationSetConfig, format_of, read_items, read_set_file
+from tasks.ingest import IngestConfig
+from tasks.ingest.sources import list_source
+from tasks.inputs import inputs_key
+from tasks.journal import Run
+from tasks.parallel import workers_here
+from tasks.pins import find_pinned
+from tasks.storage import Storage
+from tasks.train import SETTINGS_VARIABLE, settings_from_environment
+
+
+def check_start(run: Run) -> None:
+    """Raises ConfigError with the path of the key that names what is not there."""
+    recipe = run.recipe
+    workers_here()
+    for stage in ("vocabulary", "pack", "train"):
+        if (name := getattr(recipe.pin, stage)) is not None:
+            find_pinned(run.storage, stage, name, stage)
+    if run.wants("train") and recipe.pin.train is None:
+        check_ranks(recipe.train)
+    if recipe.pin.vocabulary and recipe.pin.pack:
+        return
+    if not recipe.prepare and not run.storage.exists(inputs_key(run.run_id)):
+        check_inputs(recipe.ingest, run.storage)
+    if run.wants("decontaminate") and recipe.decontaminate.enabled:
+        for name, config in recipe.decontaminate.evaluation_sets.items():
+            check_set(name, config, run.storage)
+
+
+def check_inputs(config: IngestConfig, root: Storage) -> None:
+    """Every source has files. Raises ConfigError."""
+    for name, source in config.sources.items():
+        list_source(name, source, root)
+
+
+def check_set(name: str, config: EvaluationSetConfig, root: Storage) -> None:
+    """A set's file is there, and its rows have the named columns. Raises ConfigError."""
+    format_of(config, name)
+    try:
+        items = read_items(read_set_file(root, name, config), name, config)
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+    if not items:
+        raise ConfigError(f"decontaminate.evaluation_sets.{name}.path: {config.path} has no items")
+
+
+def check_ranks(config: TrainConfig) -> None:
+    """The batches of all phases split over the ranks that are asked for. Raises ConfigError."""
+    ranks = settings_from_environment().ranks
+    try:
+        for phase in config.phases:
+            phase.check_ranks(ranks or 1)
+    except ValueError as error:
+        raise ConfigError(f"{SETTINGS_VARIABLE}: {error}") from error
