@@ -4,7 +4,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 from numpy.typing import NDArray
+
+# kernel: called from Python, may allocate. inner: called by kernels of its own module, allocates nothing: it goes
+# without numba's reference counts, two atomic operations per array and call (measured: a third of a text scan's time)
+kernel = njit(cache=True, nogil=True)
+inner = njit(cache=True, nogil=True, _nrt=False)
 
 Item = TypeVar("Item", bound=np.generic)
 Bytes = NDArray[np.uint8]

@@ -6,38 +6,39 @@ gap is left. Spans are byte offsets within the document, sorted, disjoint, alway
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Bytes, Int, Offsets, frozen
+from tasks.kernels.buffers import Bytes, Int, Offsets, frozen, inner, kernel
 from tasks.kernels.characters import ALPHABETIC, INVISIBLE, SPACE, TERMINAL, UNSPACED, character_table
 
 CUTS = ("long_word_lines", "unended_lines", "short_lines", "phrase_lines", "citations")  # as they are judged
 LONG_WORD, UNENDED_LINE, FEW_WORDS, PHRASE, CITATION, KEPT, BLANK = range(7)
 UNSPACED_SHARE = 5  # a line where more than a fifth of the letters are of an unspaced script has no words to count
-NEWLINE, BRACKET = 10, ord("[")
+NEWLINE, SPACE_BYTE, BRACKET = 10, 32, ord("[")
 MARKS = (b"[edit]", b"[citation needed]")
 QUOTES = tuple(ord(quote) for quote in "\"'”’»」』")  # end marks of a line beside Sentence_Terminal
 Spans = NDArray[np.int64]
 Rules = tuple[Bytes, Bytes, Offsets, Bytes, NDArray[np.int64]]  # see line_rules
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Spans, NDArray[np.int64]]:
     """What to cut from each document: n + 1 offsets into the spans, the spans, and the counts of CUTS."""
     num_docs = len(offsets) - 1
     span_offsets = np.zeros(num_docs + 1, np.int64)
-    spans = np.empty((1024, 2), np.int64)
+    size = (
+        offsets[num_docs] - offsets[0]
+    ) // 2 + num_docs  # a cut line has two bytes (the last may have one), a mark 3
+    spans = np.empty((size, 2), np.int64)  # untouched pages cost nothing
     counts = np.zeros((num_docs, CITATION + 1), np.int64)
     used = 0
     for doc in range(num_docs):
         start, end, first = offsets[doc], offsets[doc + 1], used
         is_cut, is_after_blank = False, True
         while start < end:
-            stop = _line_end(data, start, end)
-            following = min(stop + 1, end)
             before = used
-            spans, used, verdict = _judge_line(data, start, stop, rules, spans, used)
+            used, stop, verdict = _judge_line(data, start, end, rules, spans, used)
+            following = min(stop + 1, end)
             if verdict == KEPT:
                 counts[doc, CITATION] += used - before
                 is_cut = is_after_blank = False
@@ -55,9 +56,9 @@ def find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Spa
     return span_offsets, spans[:used].copy(), counts
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _cut(spans: Spans, used: int, first: int, start: int, end: int) -> int:
-    """Add a span, joined to the one before where they touch; there is always room for one."""
+    """Add a span, joined to the one before where they touch."""
     if used > first and spans[used - 1, 1] == start:
         spans[used - 1, 1] = end
         return used
@@ -65,46 +66,53 @@ def _cut(spans: Spans, used: int, first: int, start: int, end: int) -> int:
     return used + 1
 
 
-@njit(cache=True, nogil=True)
-def _line_end(data: Bytes, start: int, end: int) -> int:
-    while start < end and data[start] != NEWLINE:
-        start += 1
-    return start
-
-
-@njit(cache=True, nogil=True)
-def _judge_line(data: Bytes, start: int, end: int, rules: Rules, spans: Spans, used: int) -> tuple[Spans, int, int]:
-    """The rule that a line breaks, KEPT or BLANK; the line's citation marks are added to the spans."""
+@inner
+def _judge_line(data: Bytes, start: int, end: int, rules: Rules, spans: Spans, used: int) -> tuple[int, int, int]:
+    """Spans used, the end of the line, the rule it breaks (or KEPT, BLANK); adds its citation marks to the spans."""
     characters, _, _, _, settings = rules
-    words, longest, tail, has_words = _line_words(data, start, end, characters)
-    if words == 0:
-        return spans, used, BLANK
     first = used
-    spans, used, has_phrase = _search(data, start, end, rules, spans, used)
+    used, stop, has_phrase = _search(data, start, end, rules, spans, used)
+    if settings[UNENDED_LINE] == 0 and _is_ordinary(data, start, stop, settings):
+        return used, stop, PHRASE if has_phrase else KEPT
+    words, longest, tail, has_words = _line_words(data, start, stop, characters)
+    if words == 0:
+        return first, stop, BLANK
     if has_words and 0 < settings[LONG_WORD] < longest:
-        return spans, used, LONG_WORD
+        return used, stop, LONG_WORD
     last = used - 1
     while last >= first and spans[last, 1] == tail:
         tail = spans[last, 0]
         last -= 1
     if has_words and settings[UNENDED_LINE] > 0 and not _is_ended(data, start, tail, characters):
-        return spans, used, UNENDED_LINE
+        return used, stop, UNENDED_LINE
     if has_words and words < settings[FEW_WORDS]:
-        return spans, used, FEW_WORDS
-    return spans, used, PHRASE if has_phrase else KEPT
+        return used, stop, FEW_WORDS
+    return used, stop, PHRASE if has_phrase else KEPT
 
 
-@njit(cache=True, nogil=True)
-def _room(spans: Spans, used: int) -> Spans:
-    """Room for two more spans: a citation and the cut of its line."""
-    if used + 2 < len(spans):
-        return spans
-    larger = np.empty((2 * len(spans), 2), np.int64)
-    larger[:used] = spans[:used]
-    return larger
+@inner
+def _is_ordinary(data: Bytes, start: int, end: int, settings: NDArray[np.int64]) -> bool:
+    """Whether a look at a few bytes shows that a line has words enough and none too long; most lines end here.
+
+    Counts only words that begin with a visible ASCII character after a space, so it may count too few, never too many.
+    """
+    wanted, words, in_word, i = max(1, settings[FEW_WORDS]), 0, False, start
+    while i < end and words < wanted:
+        words += 33 <= data[i] <= 126 and not in_word
+        in_word = data[i] != SPACE_BYTE
+        i += 1
+    i = start
+    while words == wanted and end - i > settings[LONG_WORD] > 0:
+        blank = i + settings[LONG_WORD]
+        while blank >= i and data[blank] != SPACE_BYTE:
+            blank -= 1
+        if blank < i:
+            return False
+        i = blank + 1
+    return words == wanted
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
     """Code point and width of the character at i."""
     byte = np.int64(data[i])
@@ -118,7 +126,7 @@ def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
     return high | np.int64(data[i + 2] & 0x3F) << 6 | (data[i + 3] & 0x3F), 4
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _line_words(data: Bytes, start: int, end: int, characters: Bytes) -> tuple[int, int, int, bool]:
     """Words (runs without white space), characters of the longest, end of the last, whether words can be counted."""
     words = longest = chars = letters = unspaced = visible = 0
@@ -141,7 +149,7 @@ def _line_words(data: Bytes, start: int, end: int, characters: Bytes) -> tuple[i
     return words if visible else 0, longest, tail, unspaced * UNSPACED_SHARE <= letters
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _is_ended(data: Bytes, start: int, tail: int, characters: Bytes) -> bool:
     """Whether the text before `tail` ends with an end mark or quote, and not with an ellipsis."""
     if tail <= start:
@@ -155,35 +163,33 @@ def _is_ended(data: Bytes, start: int, tail: int, characters: Bytes) -> bool:
     return characters[code] & TERMINAL != 0 or code in QUOTES
 
 
-@njit(cache=True, nogil=True)
-def _search(data: Bytes, start: int, end: int, rules: Rules, spans: Spans, used: int) -> tuple[Spans, int, bool]:
-    """Citation marks of a line, added to the spans, and whether a phrase stands in it."""
+@inner
+def _search(data: Bytes, start: int, end: int, rules: Rules, spans: Spans, used: int) -> tuple[int, int, bool]:
+    """Spans used, the end of the line, whether a phrase stands in it; adds its citation marks to the spans."""
     _, phrases, bounds, anchors, settings = rules
     found = False
-    spans = _room(spans, used)
     i = _next_anchor(data, start, end, anchors)
-    while i < end:
+    while i < end and data[i] != NEWLINE:
         stop = i
         if anchors[data[i]] == 1:
             found = found or _is_phrase(data, i, start, end, phrases, bounds)
         elif settings[CITATION] > 0:
             stop = _citation_end(data, i, end)
         if stop > i:
-            spans = _room(spans, used)
             spans[used, 0], spans[used, 1] = i, stop
             used += 1
         i = _next_anchor(data, max(stop, i + 1), end, anchors)
-    return spans, used, found
+    return used, i, found
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _next_anchor(data: Bytes, i: int, end: int, anchors: Bytes) -> int:
     while i < end and anchors[data[i]] == 0:
         i += 1
     return i
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _is_phrase(data: Bytes, at: int, start: int, end: int, text: Bytes, bounds: Offsets) -> bool:
     """Whether some phrase whose anchor (its first byte in `text`) is data[at] stands there, in any case of ASCII."""
     for k in range(0, len(bounds) - 1):
@@ -199,12 +205,12 @@ def _is_phrase(data: Bytes, at: int, start: int, end: int, text: Bytes, bounds: 
     return False
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _lower(byte: int) -> int:
     return byte + 32 if 65 <= byte <= 90 else byte
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _citation_end(data: Bytes, i: int, end: int) -> int:
     """Where the citation mark that begins at i ends: [digits], [edit] or [citation needed]; i when it is none."""
     j = i + 1
@@ -222,7 +228,7 @@ def _citation_end(data: Bytes, i: int, end: int) -> int:
     return i
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _without_spans(data: Bytes, offsets: Offsets, span_offsets: Offsets, spans: Spans) -> tuple[Bytes, Offsets]:
     num_docs = len(offsets) - 1
     kept_offsets = np.zeros(num_docs + 1, np.int64)
@@ -257,7 +263,7 @@ def line_rules(settings: dict[str, int], phrases: tuple[str, ...]) -> Rules:
     """Line rules for `find_cuts`: a limit per name of CUTS, 0 to switch it off, and lower-case phrases.
 
     Returns the character table; the phrases, each a byte with the place of its rarest letter and then its own bytes;
-    their offsets; a table over bytes (1: look for a phrase around it, 2: a citation mark may begin); the limits.
+    their offsets; a table over bytes (1: look for a phrase around it, 2: a citation mark or line end); the limits.
     """
     text, bounds = bytearray(), [0]
     anchors = np.zeros(256, np.uint8)
@@ -267,6 +273,6 @@ def line_rules(settings: dict[str, int], phrases: tuple[str, ...]) -> Rules:
         anchors[[data[place], ord(data[place : place + 1].upper())]] = 1
         text += bytes([place]) + data
         bounds.append(len(text))
-    anchors[BRACKET] = 2
+    anchors[[BRACKET, NEWLINE]] = 2
     limits = np.array([settings[name] for name in CUTS], np.int64)
     return character_table(), np.frombuffer(bytes(text), np.uint8), np.array(bounds, np.int64), anchors, limits

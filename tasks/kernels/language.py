@@ -1,16 +1,15 @@
 """Naive Bayes over byte n-grams found by an automaton: the model of py3langid, without its Python loop per byte."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Bytes, Offsets
+from tasks.kernels.buffers import Bytes, Offsets, inner, kernel
 
 Floats = NDArray[np.float32]
 Model = tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.int32], Floats, Floats, NDArray[np.int64]]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def identify(data: Bytes, offsets: Offsets, model: Model) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Class and probability per text; class -1 and 0.0 for a text in which the model recognises nothing.
 
@@ -44,7 +43,7 @@ def identify(data: Bytes, offsets: Offsets, model: Model) -> tuple[NDArray[np.in
     return best, probability
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _count_features(
     data: Bytes,
     start: int,

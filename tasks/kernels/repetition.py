@@ -7,10 +7,9 @@ prose 2-grams cost one look-up per word, and 3- to 10-grams together about anoth
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Int, Offsets
+from tasks.kernels.buffers import Int, Offsets, inner, kernel
 
 TOP_NS = (2, 3, 4)
 DUPLICATE_NS = (5, 6, 7, 8, 9, 10)
@@ -20,7 +19,7 @@ Lengths = NDArray[np.int32]
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_duplicates(hashes: Hashes, lengths: Lengths, offsets: Offsets) -> tuple[Ints, Ints]:
     """How many items of each document repeat an earlier one, and their characters."""
     num_docs = len(offsets) - 1
@@ -41,7 +40,7 @@ def count_duplicates(hashes: Hashes, lengths: Lengths, offsets: Offsets) -> tupl
     return items, chars
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_ngrams(hashes: Hashes, lengths: Lengths, offsets: Offsets) -> tuple[Ints, Ints]:
     """Characters of repeated n-grams per document.
 
@@ -74,7 +73,7 @@ def count_ngrams(hashes: Hashes, lengths: Lengths, offsets: Offsets) -> tuple[In
     return top, duplicate
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _table_size(items: int) -> int:
     """A power of two of at least twice the items."""
     size = 16
@@ -83,7 +82,7 @@ def _table_size(items: int) -> int:
     return size
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _find(table: Hashes, size: int, key: np.uint64) -> Int:
     """Where the key is, or the free place where it belongs."""
     place = np.int64((key * GOLDEN) >> np.uint64(20)) & (size - 1)
@@ -92,7 +91,7 @@ def _find(table: Hashes, size: int, key: np.uint64) -> Int:
     return place
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _pairs(hashes: Hashes, table: Hashes, slots: Lengths, work: Lengths) -> int:
     """Identify all 2-grams; returns how many positions hold one that occurs twice or more (see _keep_repeated)."""
     positions, ids, occurrences, firsts = work
@@ -112,7 +111,7 @@ def _pairs(hashes: Hashes, table: Hashes, slots: Lengths, work: Lengths) -> int:
     return _keep_repeated(len(hashes) - 1, work)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _extend(active: int, table: Hashes, slots: Lengths, work: Lengths) -> int:
     """From the positions of repeated (n-1)-grams to those of repeated n-grams."""
     positions, ids, occurrences, firsts = work
@@ -134,7 +133,7 @@ def _extend(active: int, table: Hashes, slots: Lengths, work: Lengths) -> int:
     return _keep_repeated(kept, work)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _keep_repeated(used: int, work: Lengths) -> int:
     """Keep the positions whose n-gram occurs at least twice, in order."""
     positions, ids, occurrences, _ = work
@@ -146,7 +145,7 @@ def _keep_repeated(used: int, work: Lengths) -> int:
     return kept
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _top(n: int, active: int, work: Lengths, ends: Ints) -> Int:
     """Characters with spaces x occurrences of the commonest n-gram; the first n-gram where none occurs twice."""
     _, ids, occurrences, firsts = work
@@ -157,7 +156,7 @@ def _top(n: int, active: int, work: Lengths, ends: Ints) -> Int:
     return times * (ends[best + n] - ends[best] + n - 1)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _duplicate_chars(n: int, active: int, work: Lengths, ends: Ints) -> int:
     """Characters of n-grams met before, from left to right: after a match the search goes on behind it."""
     positions, ids, occurrences, _ = work

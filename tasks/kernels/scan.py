@@ -11,10 +11,9 @@ Definitions (the rules in tasks/signals.py are ratios of these):
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Bytes, Int, Offsets
+from tasks.kernels.buffers import Bytes, Int, Offsets, inner, kernel
 from tasks.kernels.characters import (
     ALPHABETIC,
     CLOSING,
@@ -43,6 +42,7 @@ MAX_ITEMS = 1 << 20  # words, lines and paragraphs of a document that are compar
 BASIS, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a; words: over code points
 MIX = np.uint64(0x9E3779B97F4A7C15)
 LOREM, LOREM_SECOND = tuple(b"lorem ipsum"), 6  # and where its second word begins
+PLAIN, MARK, END_SHIFT = 3, 4, 3  # an ASCII byte: 1 digit, 2 letter; 4 mark, with bit 3 when it ends a sentence
 ENDED, ENDED_WIDE = 1, 3  # a sentence ended: before the next run; in a script without spaces, before the next word
 
 Tables = tuple[Bytes, Bytes, NDArray[np.uint64], NDArray[np.int64], int]  # see scan_tables
@@ -50,7 +50,7 @@ Sink = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int64]]  # hashes
 Items = tuple[NDArray[np.uint64], NDArray[np.int32], Offsets]  # hashes, characters, offsets per document
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scan_texts(data: Bytes, offsets: Offsets, tables: Tables) -> tuple[NDArray[np.int64], Items, Items, Items]:
     """Counts (documents x COUNTS), and the words, lines and paragraphs of each document."""
     num_docs = len(offsets) - 1
@@ -66,17 +66,17 @@ def scan_texts(data: Bytes, offsets: Offsets, tables: Tables) -> tuple[NDArray[n
     return counts, _items(words, ends[0]), _items(lines, ends[1]), _items(paragraphs, ends[2])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sink(size: int) -> Sink:
     return np.empty(size, np.uint64), np.empty(size, np.int32), np.zeros(2, np.int64)  # untouched pages cost nothing
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _items(sink: Sink, ends: Offsets) -> Items:
     return sink[0][: sink[2][0]], sink[1][: sink[2][0]], ends
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _put(sink: Sink, item_hash: np.uint64, chars: int) -> None:
     hashes, lengths, cursor = sink
     if cursor[0] < cursor[1]:
@@ -85,7 +85,7 @@ def _put(sink: Sink, item_hash: np.uint64, chars: int) -> None:
         cursor[0] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scan_text(
     data: Bytes, start: int, end: int, tables: Tables, counts: NDArray[np.int64], sinks: tuple[Sink, Sink, Sink]
 ) -> None:
@@ -112,7 +112,7 @@ def _scan_text(
     counts[STOP_WORDS] = _distinct(words[0][first_word : words[2][0]], tables[2], tables[3])
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _is_lorem(data: Bytes, at: int, start: int, end: int) -> bool:
     if at < start or at + len(LOREM) > end:
         return False
@@ -123,7 +123,7 @@ def _is_lorem(data: Bytes, at: int, start: int, end: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _distinct(words: NDArray[np.uint64], keys: NDArray[np.uint64], bits: NDArray[np.int64]) -> int:
     """How many different stop words there are among these words."""
     last = np.uint64(len(keys) - 1)
@@ -138,20 +138,20 @@ def _distinct(words: NDArray[np.uint64], keys: NDArray[np.uint64], bits: NDArray
     return ones
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _scan_line(
     data: Bytes, start: int, end: int, tables: Tables, counts: NDArray[np.int64], words: Sink
 ) -> tuple[int, np.uint64, int]:
     """Where the line ends (its newline or the end), its hash and its characters (0 when blank); its words are put away.
 
-    Five runs in six are plain: ASCII letters and digits, then a space. They are read by a loop of four instructions.
+    Most runs are plain: ASCII letters and digits, then at most one mark. They are read by a loop of four instructions.
     """
     characters, plain = tables[0], tables[1]
     hashes, lengths, cursor = words
     place, limit = cursor[0], cursor[1]
     head = tail = i = start
     pos = head_pos = tail_pos = 0
-    mark = ENDED
+    mark: Int = ENDED
     while i < end and data[i] != NEWLINE:
         if not plain[data[i]]:
             code, width = _decode(data, i)
@@ -164,13 +164,9 @@ def _scan_line(
         counts[SENTENCES] += mark & ENDED
         if data[i] | 32 == LOREM[LOREM_SECOND]:
             counts[LOREM_IPSUMS] += _is_lorem(data, i - LOREM_SECOND, start, end)
-        stop, word, seen = _plain_word(data, i, end, plain)
-        chars = word_chars = stop - i
-        mark = 0
-        if stop > i and (stop == end or data[stop] == BLANK or data[stop] == NEWLINE):
-            counts[LETTERS] += chars
-            counts[ALPHABETIC_RUNS] += seen >> 1
-        else:
+        stop, word, word_chars, mark = _plain_run(data, i, end, plain, counts)
+        chars = stop - i
+        if stop == i:
             stop, word, chars, word_chars, mark = _scan_run(data, i, end, characters, counts)
         counts[WORDS] += word_chars > 0
         counts[SYMBOLS] += word_chars == 0
@@ -187,18 +183,37 @@ def _scan_line(
     return i, _finish_line(data, head, tail, characters, counts), tail_pos - head_pos
 
 
-@njit(cache=True, nogil=True)
-def _plain_word(data: Bytes, i: int, end: int, plain: Bytes) -> tuple[int, np.uint64, Int]:
-    """Where a row of plain characters ends, its hash, and 2 or 3 when there is a letter among them."""
-    digest, seen = BASIS, np.uint8(0)
-    while i < end and plain[data[i]]:
+@inner
+def _plain_run(
+    data: Bytes, start: int, end: int, plain: Bytes, counts: NDArray[np.int64]
+) -> tuple[int, np.uint64, int, Int]:
+    """Where a plain run ends, the hash and characters of its word, and whether a sentence ends with it.
+
+    Ends where it starts when the run is not plain; nothing is counted then.
+    """
+    digest, seen, i = BASIS, np.uint8(0), start
+    while i < end and plain[data[i]] & PLAIN:
         seen |= plain[data[i]]
         digest = (digest ^ np.uint64(data[i])) * PRIME
         i += 1
-    return i, digest, np.int64(seen)
+    word_chars = i - start
+    if word_chars == 0:
+        return start, digest, 0, 0
+    last = np.int64(0)
+    if i < end and plain[data[i]] & MARK:
+        last = np.int64(data[i])
+        i += 1
+    if i < end and data[i] != BLANK and data[i] != NEWLINE:
+        return start, digest, 0, 0
+    counts[LETTERS] += word_chars
+    counts[ALPHABETIC_RUNS] += (seen & PLAIN) >> 1
+    counts[SYMBOL_CHARS] += last != 0
+    counts[HASHES] += last == HASH
+    counts[CURLY_BRACKETS] += last == CURLY
+    return i, digest, word_chars, np.int64(plain[last] >> END_SHIFT)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _scan_run(
     data: Bytes, i: int, end: int, characters: Bytes, counts: NDArray[np.int64]
 ) -> tuple[int, np.uint64, int, int, int]:
@@ -233,7 +248,7 @@ def _scan_run(
     return i, word, chars, last - first, mark
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _scan_symbol(data: Bytes, i: int, flags: int, dots: int, ended: int, counts: NDArray[np.int64]) -> tuple[int, int]:
     """How many dots stand in a row up to here, and whether a sentence ended; counts the marks that rules know."""
     code, _ = _decode(data, i)
@@ -250,7 +265,7 @@ def _scan_symbol(data: Bytes, i: int, flags: int, dots: int, ended: int, counts:
     return dots, ended if flags & CLOSING else 0
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _finish_line(data: Bytes, head: int, tail: int, characters: Bytes, counts: NDArray[np.int64]) -> np.uint64:
     """Hash of a line's bytes, in two lanes so that neither waits for its multiplication; how it begins and ends."""
     even = odd = BASIS
@@ -272,7 +287,7 @@ def _finish_line(data: Bytes, head: int, tail: int, characters: Bytes, counts: N
     return (even * MIX) ^ odd ^ np.uint64(tail - head)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
     """Code point and width in bytes of the character at i."""
     byte = np.int64(data[i])
@@ -295,7 +310,7 @@ def word_hash(word: str) -> int:
 
 
 def scan_tables(stop_words: tuple[str, ...], short_line_chars: int) -> Tables:
-    """What `scan_texts` needs beside the text: flags per character; 1 for ASCII digits, 2 for ASCII letters; at most 62
+    """What `scan_texts` needs beside the text: flags per character; what ASCII bytes are; at most 62
     stop words (case counts) as hashes, each at the place of its low bits, and their numbers as bits; the longest short
     line in characters."""
     hashes = [word_hash(word) for word in stop_words]
@@ -305,5 +320,8 @@ def scan_tables(stop_words: tuple[str, ...], short_line_chars: int) -> Tables:
     keys, bits = np.zeros(size, np.uint64), np.zeros(size, np.int64)
     for number, value in enumerate(hashes):
         keys[value % size], bits[value % size] = value, 1 << number
-    plain = np.array([chr(byte).isalnum() + chr(byte).isalpha() if byte < 128 else 0 for byte in range(256)], np.uint8)
+    plain = np.zeros(256, np.uint8)
+    for byte in range(33, 127):
+        char = chr(byte)
+        plain[byte] = char.isalnum() + char.isalpha() or MARK | (char in ".?!") << END_SHIFT
     return character_table(), plain, keys, bits, short_line_chars
