@@ -5,10 +5,12 @@ the root, so that a root can be moved. One line per attempt, one per dataset; th
 earlier one of the same label. Only the process that executes the run writes it.
 """
 
+import os
 import secrets
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -23,7 +25,7 @@ RUN_STAGES = (
 )  # fmt: skip
 LATEST = "latest"
 
-RunState = Literal["running", "completed", "failed", "cancelled"]
+RunState = Literal["running", "completed", "failed", "cancelled", "killed"]
 
 
 class Attempt(BaseModel):
@@ -33,9 +35,15 @@ class Attempt(BaseModel):
     started: str
     host: str
     flow_run_id: str | None
+    pid: int = 0
     ended: str | None = None
     state: RunState = "running"
     message: str = ""
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether it still says that it runs, though its process on this machine is gone."""
+        return self.state == "running" and self.host == socket.gethostname() and not Path(f"/proc/{self.pid}").exists()
 
 
 class DatasetLine(BaseModel):
@@ -69,16 +77,23 @@ class RunRecord(BaseModel):
     @property
     def state(self) -> RunState:
         """State of the latest attempt."""
-        return self.attempts[-1].state if self.attempts else "running"
+        if not self.attempts:
+            return "running"
+        return "killed" if self.attempts[-1].is_killed else self.attempts[-1].state
 
     def datasets_of(self, stage: str) -> list[DatasetLine]:
         """The datasets of one stage, in order."""
         return [line for line in self.datasets if line.stage == stage]
 
     def begin_attempt(self, flow_run_id: str | None) -> Attempt:
-        """Append a line for an attempt that starts now."""
+        """Append a line for an attempt that starts now; an earlier one that never ended was killed."""
+        for earlier in self.attempts:
+            if earlier.state == "running":
+                earlier.state = "killed"
         number = len(self.attempts) + 1
-        attempt = Attempt(number=number, started=now(), host=socket.gethostname(), flow_run_id=flow_run_id)
+        attempt = Attempt(
+            number=number, started=now(), host=socket.gethostname(), flow_run_id=flow_run_id, pid=os.getpid()
+        )
         self.attempts.append(attempt)
         return attempt
 

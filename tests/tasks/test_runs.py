@@ -63,6 +63,18 @@ def test_a_record_survives_writing_and_holds_no_root(storage: Storage) -> None:
     assert storage.url.encode() not in storage.read_bytes(f"runs/{record.run_id}/run.json")
 
 
+def test_a_killed_attempt_is_called_so() -> None:
+    record = a_record("20260101-000000-aaaa")
+    attempt = record.begin_attempt(None)
+    assert record.state == "running"
+    attempt.pid = 2**22 + 1  # no process has such a number
+    assert record.state == "killed"
+    attempt.host = "elsewhere"  # nothing is known of processes there
+    assert record.state == "running"
+    record.begin_attempt(None).state = "completed"
+    assert [attempt.state for attempt in record.attempts] == ["killed", "completed"]
+
+
 def test_runs_are_found_by_what_a_person_types(storage: Storage) -> None:
     ids = ["20260101-000000-aaaa", "20260101-000001-bbbb", "20260202-000000-cccc"]
     with pytest.raises(ConfigError, match="no such run"):
