@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pydantic import ValidationError
 
 from tasks import select
 from tasks.dataset import Workspace
@@ -15,8 +13,7 @@ from tasks.errors import DataError
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, read_ledger, read_part
 from tasks.rules import RULES
-from tasks.select import REASONS, SelectConfig, select_documents
-from tasks.signal_table import SIGNAL_SCHEMA
+from tasks.select import SelectConfig, select_documents
 from tasks.signals import SignalsConfig, measure_signals
 from tests.conftest import MakeDocuments
 
@@ -217,34 +214,3 @@ def test_same_bytes_for_any_number_of_workers(workspace: Workspace, make_documen
         kept = select_documents(documents, signals, into=into, config=SelectConfig())
         results.append([part.sha256 for part in (*signals.parts, *kept.parts)])
     assert results[0] == results[1] == results[2]
-
-
-@pytest.mark.parametrize(
-    ("settings", "path"),
-    [
-        ({"gopher_quality": {"min_wrods": 1}}, "gopher_quality.min_wrods"),
-        ({"gopher": {}}, "gopher"),
-        ({"language": {"keep": ["xx"]}}, "language.keep"),
-        ({"language": {"keep": ["aa"]}}, "language.keep"),
-        ({"max_drop_ratio": 2}, "max_drop_ratio"),
-        ({"by_source": {"web": {"c4": {"min_words": 1}}}}, "by_source"),
-    ],
-)
-def test_unknown_rules_and_languages_are_refused(settings: dict[str, Any], path: str) -> None:
-    with pytest.raises(ValidationError) as error:
-        SelectConfig.model_validate(settings)
-    assert ".".join(map(str, error.value.errors()[0]["loc"])) in (path, "")
-
-
-def test_reasons_are_a_closed_list_of_rules_that_name_signals() -> None:
-    assert len({rule.reason for rule in RULES}) == len(RULES) == len(REASONS) - 4
-    assert {rule.signal for rule in RULES} <= set(SIGNAL_SCHEMA.names)
-    assert [rule.reason.split(".")[0] for rule in RULES] == sorted(
-        (rule.reason.split(".")[0] for rule in RULES),
-        key=["language", "gopher_quality", "gopher_repetition", "c4", "fineweb"].index,
-    )
-    assert all(pa.types.is_integer(f.type) or pa.types.is_floating(f.type) for f in fields_of_rules())
-
-
-def fields_of_rules() -> list[pa.Field]:
-    return [SIGNAL_SCHEMA.field(rule.signal) for rule in RULES]
