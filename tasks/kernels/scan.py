@@ -5,7 +5,7 @@ Definitions (the rules in tasks/signals.py are ratios of these):
   two ends ("(don't)," -> "don't"); a run with nothing left is a symbol. Words count in words, lengths and n-grams; runs
   are the denominator of the symbol and alphabetic ratios.
 - line: what stands between newlines, without white space at its ends; blank ones are no lines. Two lines are equal when
-  their runs are. paragraph: lines without a blank line between them.
+  their bytes are. paragraph: lines without a blank line between them.
 - sentence: begins with a line, or with a run after an end mark (closing quotes and brackets may follow the mark; an
   ellipsis is none), or right after an end mark of a script without spaces.
 """
