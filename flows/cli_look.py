@@ -143,19 +143,11 @@ def trace(
     loss = f"loss {traced.metrics['loss']:.4f}" if traced.metrics["loss"] is not None else "no loss"
     say(f"phase {traced.phase}, step {traced.step}: {len(traced.rows)} rows, {loss}")
     rows = [
-        (
-            row.position,
-            row.source,
-            row.epoch,
-            span.doc_id,
-            span.token_offset,
-            span.num_tokens,
-            span.raw_ref,
-            span.excerpt,
-        )
+        (row.position, row.source, row.epoch, span.doc_id, span.token_offset, span.num_tokens, span.raw_ref,
+         " ".join(span.excerpt.split()))
         for row in traced.rows
         for span in row.spans
-    ]
+    ]  # fmt: skip
     say_table(("position", "source", "epoch", "document", "from token", "tokens", "raw record", "text"), rows)
 
 

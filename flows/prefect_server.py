@@ -41,6 +41,7 @@ QUIET = {  # nothing is reported to anybody; wins only where the user has said n
     "PREFECT_LOGGING_EXTRA_LOGGERS": "tasks,flows,model",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the command prints lines of its own
+    "TQDM_DISABLE": "1",  # libraries draw no bars between ours
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
