@@ -72,8 +72,11 @@ class Mill:
         process.wait()
 
     def count(self, pattern: str) -> int:
-        keys = (path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
-        return sum(fnmatch.fnmatch(key, pattern) and "/.tmp-" not in key for key in keys)
+        found = 0
+        for folder, _, names in os.walk(self.root):  # unlike rglob it does not mind folders that vanish meanwhile
+            keys = (Path(folder, name).relative_to(self.root).as_posix() for name in names)
+            found += sum(fnmatch.fnmatch(key, pattern) and "/.tmp-" not in key for key in keys)
+        return found
 
     def receipts(self) -> dict[str, bytes]:
         return {str(path.relative_to(self.root)): path.read_bytes() for path in self.root.glob("*/parts/*.json")}
