@@ -30,12 +30,11 @@ def attempt(
     stages = stages_between(from_stage, until_stage)
     storage = Storage(root)
     flow_run_id, run_id = _identify()
-    record = _record(storage, run_id) or RunRecord(
-        run_id=run_id,
-        created=now(),
-        recipe=recipe.model_dump(mode="json"),
-        generations=dict.fromkeys(stages, next_generation(storage)) if force else {},
-    )
+    record = _record(storage, run_id)
+    if record is None:
+        record = RunRecord(run_id=run_id, created=now(), recipe=recipe.model_dump(mode="json"))
+    if force and flow_run_id not in {earlier.flow_run_id for earlier in record.attempts}:  # else a retry: go on with it
+        record.generations |= dict.fromkeys(stages, next_generation(storage))
     record.from_stage, record.until_stage, record.force = from_stage, until_stage, force
     journal = Journal(storage, record, flow_run_id)
     run = Run(

@@ -5,6 +5,7 @@ record, the event segments, listeners) belong to the process. Events are numbere
 closed every SEGMENT_SECONDS and when a stage ends, since a store cannot append.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from tasks.manifest import Manifest
 from tasks.recipe import Recipe
 from tasks.runs import DatasetLine, RunRecord, RunState, now, stages_between
 from tasks.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_SECONDS = 30.0
 
@@ -117,6 +120,7 @@ class Journal:
         self.attempt = record.begin_attempt(flow_run_id)
         self._lock = threading.Lock()
         self._events: list[Event] = []
+        self._waiting_for = ""
         self._segment, self._opened = 1, time.monotonic()
         record.save(storage)
         self.event("run started", run_id=record.run_id)
@@ -137,8 +141,11 @@ class Journal:
             listener({"time": now(), "kind": "progress", "stage": stage, "done": done, "total": total})
 
     def waiting(self, message: str) -> None:
-        """The stage waits for somebody else."""
-        self.event("waiting", message=message)
+        """The stage waits for somebody else; said once, however often it looks."""
+        if message != self._waiting_for:
+            self._waiting_for = message
+            logger.info(message)
+            self.event("waiting", message=message)
 
     def stage_started(self, label: str, stage: str) -> None:
         """A dataset is looked for, and computed where it is missing."""

@@ -128,6 +128,11 @@ def test_force_computes_again_and_gets_the_same(
         assert old.reference != new.reference
         assert old.digest == new.digest
         assert load_manifest(Storage(root), new.reference).generation == 1
+    _, third = execute(run_id=second.run_id, until_stage="dedup-exact", force=True)  # the same run, forced again
+    assert third.generations == {"ingest": 2, "dedup-exact": 2}
+    assert not any(line.cached for line in third.datasets)
+    _, fourth = execute(run_id=second.run_id, until_stage="dedup-exact")  # its next attempt goes on with what it forced
+    assert [line.reference for line in fourth.datasets] == [line.reference for line in third.datasets]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,8 @@ def test_threads_lose_no_event(journal: Journal, run: Run) -> None:
 
 def test_listeners_hear_events_and_progress_which_is_not_stored(journal: Journal, heard: list[Event], run: Run) -> None:
     journal.progress("select", 3, 9)
-    journal.waiting("waiting for the lease")
+    for _ in range(3):  # a stage that waits looks every two seconds
+        journal.waiting("waiting for the lease")
     journal.stage_failed("select", "select", Cancelled("stop"))
     journal.stage_failed("mix", "mix", ValueError("no"))
     assert [event["kind"] for event in heard] == ["progress", "waiting", "stage cancelled", "stage failed"]
