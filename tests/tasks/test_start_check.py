@@ -1,0 +1,137 @@
+"""What a recipe names beyond itself: inputs, evaluation sets, pins, ranks and workers of this machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.errors import ConfigError
+from tasks.inputs import inputs_key
+from tasks.journal import Run
+from tasks.recipe import Recipe
+from tasks.start_check import check_start
+
+Change = dict[str, Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A source with one file, and a set of questions."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a.jsonl").write_text('{"text": "a text"}\n')
+    (tmp_path / "quiz.jsonl").write_text('{"q": "who?", "a": "nobody"}\n')
+    return tmp_path
+
+
+def run_of(folder: Path, until_stage: str | None = None, **sections: Any) -> Run:
+    """A run that only looks, of a small recipe with these sections."""
+    source = {"base": str(folder / "raw")} | sections.pop("source", {})
+    phase = {
+        "name": "main", "tokens": 512, "weights": {"web": 1}, "sequence_length": 16, "batch": {0: 4, 256: 8},
+        "schedule": {"lr": 1e-3},
+    }  # fmt: skip
+    values = {
+        "name": "small", "ingest": {"sources": {"web": source}}, "vocabulary": {"size": 300},
+        "model": {"size": "tiny"}, "train": {"phases": [phase]},
+    }  # fmt: skip
+    recipe = Recipe.parse(values | sections)
+    return Run(root=str(folder / "lake"), run_id="check", recipe=recipe, until_stage=until_stage, is_dry=True)
+
+
+def quiz(folder: Path, **change: Any) -> Change:
+    """A decontaminate section with the set of questions."""
+    return {"evaluation_sets": {"quiz": {"path": str(folder / "quiz.jsonl"), "question": "q", "answer": "a"} | change}}
+
+
+def refusal(run: Run) -> str:
+    with pytest.raises(ConfigError) as raised:
+        check_start(run)
+    assert not Path(run.root).exists()
+    return str(raised.value)
+
+
+def test_a_sound_recipe_passes_and_nothing_is_written(folder: Path) -> None:
+    check_start(run_of(folder, decontaminate=quiz(folder)))
+    assert not (folder / "lake").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"base": "/no/such/folder"}, "ingest.sources.web.base: nothing is at '/no/such/folder'"),
+        ({"base": "{root}/raw"}, "ingest.sources.web.base: nothing is at '{root}/raw'"),
+        ({"base": "gs://bucket"}, "ingest.sources.web.base: 'gs://bucket': use a folder or s3://"),
+        ({"include": ["*.parquet"]}, "ingest.sources.web.include: none of the 1 files"),
+        ({"exclude": ["**"]}, "exclude ['**']; the first is 'a.jsonl'"),
+    ],
+)
+def test_a_source_without_files_is_named(folder: Path, source: Change, message: str) -> None:
+    assert message in refusal(run_of(folder, source=source))
+
+
+def test_a_source_that_is_a_file_is_named(folder: Path) -> None:
+    assert "ingest.sources.web.base" in refusal(run_of(folder, source={"base": f"{folder}/raw/a.jsonl"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": "/no/such.jsonl"}, ".path: /no/such.jsonl: no such file"),
+        ({"path": "recipe:nothing.jsonl"}, ".path: recipe:nothing.jsonl: no such file"),
+        ({"path": "{root}/sets/none.jsonl"}, ".path: {root}/sets/none.jsonl: no such file"),
+        ({"path": "/tmp"}, ".format: /tmp: name jsonl, csv or parquet"),
+        ({"question": "qestion"}, "row 0 has no column 'qestion'; it has: a, q"),
+        ({"format": "parquet"}, "no valid parquet"),
+    ],
+)
+def test_an_evaluation_set_that_is_not_there_or_not_as_described(folder: Path, change: Change, message: str) -> None:
+    said = refusal(run_of(folder, decontaminate=quiz(folder, **change)))
+    assert "decontaminate.evaluation_sets.quiz" in said
+    assert message in said
+
+
+def test_an_empty_evaluation_set_is_refused(folder: Path) -> None:
+    (folder / "quiz.jsonl").write_text("\n")
+    assert "quiz.path" in refusal(run_of(folder, decontaminate=quiz(folder)))
+
+
+def test_what_the_run_will_not_read_need_not_be_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = quiz(folder, path="/no/such.jsonl")
+    check_start(run_of(folder, decontaminate=missing | {"enabled": False}))
+    check_start(run_of(folder, until_stage="redact", decontaminate=missing))
+    monkeypatch.setenv("BASEMILL_TRAIN", "{ranks: 3}")
+    check_start(run_of(folder, until_stage="pack"))
+    check_start(run_of(folder, until_stage="pack", source={"base": "{root}/raw"}, prepare="python-corpus"))
+
+
+def test_a_run_that_has_listed_its_inputs_does_not_look_again(folder: Path) -> None:
+    """A rerun may go on where its raw files are gone: what it needs of them may be finished."""
+    run = run_of(folder, source={"base": "/no/such/folder"})
+    run.storage.write_json(inputs_key(run.run_id), {"sources": {}})
+    check_start(run)
+
+
+@pytest.mark.parametrize("stage", ["vocabulary", "pack", "train"])
+def test_a_pin_must_be_there(folder: Path, stage: str) -> None:
+    assert f"pin.{stage}: 'nothing' is no run" in refusal(run_of(folder, pin={stage: "nothing"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("BASEMILL_TRAIN", "{ranks: 3}", "phase main: batch of 4 rows is not divisible by 3 ranks; use 3 or 6 rows"),
+        ("BASEMILL_TRAIN", "{ranks: 8}", "batch of 4 rows is not divisible by 8 ranks"),
+        ("BASEMILL_TRAIN", json.dumps({"rnks": 2}), "rnks"),
+        ("BASEMILL_TRAIN", "nonsense", "nonsense"),
+        ("BASEMILL_WORKERS", "many", "'many' is no number; use 0, -1"),
+    ],
+)
+def test_wishes_of_this_machine_that_do_not_fit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    said = refusal(run_of(folder))
+    assert name in said
+    assert message in said
