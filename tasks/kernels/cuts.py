@@ -15,15 +15,20 @@ CUTS = ("long_word_lines", "unended_lines", "short_lines", "phrase_lines", "cita
 LONG_WORD, UNENDED_LINE, FEW_WORDS, PHRASE, CITATION, KEPT, BLANK = range(7)
 UNSPACED_SHARE = 5  # a line where more than a fifth of the letters are of an unspaced script has no words to count
 NEWLINE, SPACE_BYTE, BRACKET = 10, 32, ord("[")
-MARKS = (b"[edit]", b"[citation needed]")
+MARKS, MARK_ENDS = tuple(b"edit]citation needed]"), (0, 5, 21)  # what follows the bracket
 QUOTES = tuple(ord(quote) for quote in "\"'”’»」』")  # end marks of a line beside Sentence_Terminal
 Spans = NDArray[np.int64]
 Rules = tuple[Bytes, Bytes, Offsets, Bytes, NDArray[np.int64]]  # see line_rules
 
 
-@kernel
 def find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Spans, NDArray[np.int64]]:
     """What to cut from each document: n + 1 offsets into the spans, the spans, and the counts of CUTS."""
+    span_offsets, spans, counts = _find_cuts(data, offsets, rules)
+    return span_offsets, spans[: span_offsets[-1]].copy(), counts
+
+
+@kernel
+def _find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Spans, NDArray[np.int64]]:
     num_docs = len(offsets) - 1
     span_offsets = np.zeros(num_docs + 1, np.int64)
     size = (
@@ -31,7 +36,7 @@ def find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Spa
     ) // 2 + num_docs  # a cut line has two bytes (the last may have one), a mark 3
     spans = np.empty((size, 2), np.int64)  # untouched pages cost nothing
     counts = np.zeros((num_docs, CITATION + 1), np.int64)
-    used = 0
+    used = span_offsets[0]  # a literal 0 would compile everything below a second time, for its own type
     for doc in range(num_docs):
         start, end, first = offsets[doc], offsets[doc + 1], used
         is_cut, is_after_blank = False, True
@@ -51,9 +56,11 @@ def find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Spa
             else:
                 is_cut, is_after_blank = False, True
             start = following
-        spans[first:used] -= offsets[doc]
+        for k in range(first, used):  # as a slice this alone would take seconds to compile
+            spans[k, 0] -= offsets[doc]
+            spans[k, 1] -= offsets[doc]
         span_offsets[doc + 1] = used
-    return span_offsets, spans[:used].copy(), counts
+    return span_offsets, spans, counts
 
 
 @inner
@@ -218,13 +225,13 @@ def _citation_end(data: Bytes, i: int, end: int) -> int:
         j += 1
     if j > i + 1:
         return j + 1 if j < end and data[j] == 93 else i
-    for mark in MARKS:
-        if i + len(mark) <= end:
-            j = 0
-            while j < len(mark) and data[i + j] == mark[j]:
-                j += 1
-            if j == len(mark):
-                return i + len(mark)
+    for k in range(len(MARK_ENDS) - 1):
+        j, at = i + 1, MARK_ENDS[k]
+        while j < end and at < MARK_ENDS[k + 1] and data[j] == MARKS[at]:
+            j += 1
+            at += 1
+        if at == MARK_ENDS[k + 1]:
+            return j
     return i
 
 
@@ -244,7 +251,8 @@ def _without_spans(data: Bytes, offsets: Offsets, span_offsets: Offsets, spans: 
         for k in range(span_offsets[doc], span_offsets[doc + 1] + 1):
             is_span = k < span_offsets[doc + 1]
             stop = base + spans[k, 0] if is_span else offsets[doc + 1]
-            kept[at : at + stop - position] = data[position:stop]
+            for i in range(position, stop):
+                kept[at + i - position] = data[i]
             at += stop - position
             position = base + spans[k, 1] if is_span else stop
     return kept, kept_offsets
