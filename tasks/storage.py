@@ -6,9 +6,12 @@ creation is a hard link on disk (content and name appear together) and `If-None-
 """
 
 import contextlib
+import errno
 import hashlib
+import logging
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -20,6 +23,8 @@ from typing import Any, BinaryIO
 import orjson
 
 from tasks.errors import ConfigError, StorageError
+
+logger = logging.getLogger(__name__)
 
 SCRATCH_PREFIX = ".tmp-"  # leftovers of a killed attempt begin so; they are never read, and gc removes them
 S3_CONFIG = {  # the storage client owns retries of single requests; parts and stages own theirs
@@ -135,11 +140,12 @@ class Storage:
         for folder, folders, names in os.walk(self.path(prefix)):
             folders[:] = [name for name in folders if not name.startswith(SCRATCH_PREFIX)]
             for name in names:
-                if not name.startswith(SCRATCH_PREFIX):
-                    full = Path(folder, name)
-                    with contextlib.suppress(FileNotFoundError):  # removed while we look
-                        found = full.stat()
-                        yield FileInfo(full.relative_to(base).as_posix(), found.st_size, "", found.st_mtime)
+                full = Path(folder, name)
+                if not name.startswith(SCRATCH_PREFIX) and (found := _regular_file(full)):
+                    yield FileInfo(full.relative_to(base).as_posix(), found.st_size, "", found.st_mtime)
+            for name in folders:
+                if Path(folder, name).is_symlink():
+                    logger.warning("%s/%s is a link to a folder: not followed", folder, name)
 
     def _list_s3(self, prefix: str) -> Iterator[FileInfo]:
         base = self.path("") + "/"
@@ -240,6 +246,20 @@ def probe_exclusive_create(storage: Storage) -> None:
             raise StorageError(f"{storage.url}: the store does not honour exclusive creation (If-None-Match)")
     finally:
         storage.delete(key)
+
+
+def _regular_file(path: Path) -> os.stat_result | None:
+    """What the disk knows of a file. None for what was removed while we look, and for what no reader should open."""
+    try:
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode):
+            return found
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError) and error.errno != errno.ELOOP:
+            raise
+    if os.path.lexists(path):  # opening a pipe would wait for its writer
+        logger.warning("%s is no regular file (a pipe, a device, a link to nowhere): left out", path)
+    return None
 
 
 def _s3_info(key: str, entry: dict[str, Any]) -> FileInfo:

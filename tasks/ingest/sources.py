@@ -122,6 +122,9 @@ def list_source(name: str, source: SourceConfig, root: Storage) -> list[FileInfo
             f"{path}.include: none of the {len(found)} files at {source.base!r} is selected by include "
             f"{list(source.include)} and exclude {list(source.exclude)}; the first is {found[0].key!r}"
         )
+    for info in wanted:
+        if info.key != info.key.encode("utf-8", "replace").decode():
+            raise ConfigError(f"{path}.base: the name of {info.key!r} is not UTF-8; rename the file or exclude it")
     return wanted
 
 
