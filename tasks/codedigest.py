@@ -9,6 +9,7 @@ decide its results in RESULT_PACKAGES, and its model files and word lists (paths
 import ast
 import hashlib
 import importlib.util
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,8 @@ FOUNDATION = frozenset(
 )
 PROJECT = ("tasks", "model")
 LOGGERS = ("logger", "logging")
+PARSE_ATTEMPTS = 10
+PARSE_RETRY_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def code_digest(module: str) -> CodeDigest:
 def _module_facts(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """Digest of one module, the packages that decide its results, the project modules that it imports."""
     source, folder = _source_of(name)
-    tree = ast.parse(source)
+    tree = parse_source(source)
     files = [hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in _constant(tree, "RESULT_FILES")]
     packages, imported = _constant(tree, "RESULT_PACKAGES"), tuple(_imports(tree))
     digest = hashlib.sha256("\n".join([_canonical(tree), *files]).encode()).hexdigest()
@@ -68,7 +71,21 @@ def _module_facts(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
 
 def canonical_source(source: str) -> str:
     """The syntax tree as text, without what cannot change a result."""
-    return _canonical(ast.parse(source))
+    return _canonical(parse_source(source))
+
+
+def parse_source(source: str) -> ast.Module:
+    """`ast.parse`, tried again where CPython 3.11 mixes up its own count.
+
+    It keeps the recursion depth of the tree's construction per interpreter: when another thread parses at the same
+    time (Prefect looks for flows in its own) both can end in a SystemError.
+    """
+    for _ in range(PARSE_ATTEMPTS - 1):
+        try:
+            return ast.parse(source)
+        except SystemError:
+            time.sleep(PARSE_RETRY_SECONDS)
+    return ast.parse(source)
 
 
 def _canonical(tree: ast.Module) -> str:

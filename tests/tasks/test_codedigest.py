@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,16 @@ def test_a_digest_is_taken_without_importing_what_the_module_needs() -> None:
     script += "print([name for name in ('torch', 'ray', 'transformers') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_parsing_survives_threads_that_parse_at_once() -> None:
+    """CPython 3.11 can fail with "AST constructor recursion depth mismatch" when two threads build trees."""
+    source = Path(codedigest.__file__).read_text()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            trees = list(pool.map(canonical_source, [source] * 40))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(set(trees)) == 1
