@@ -192,6 +192,7 @@ def _listen() -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", port))
+            listener.listen()  # at once: two sockets may be bound to one port as long as none listens
             return listener
         listener.close()
     raise PipelineError("no free port on 127.0.0.1")

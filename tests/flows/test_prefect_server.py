@@ -98,6 +98,14 @@ def test_a_record_of_a_dead_server_is_not_believed(tmp_path: Path, monkeypatch: 
         assert prefect_server.running_url() is None
 
 
+def test_a_port_is_taken_by_one_server_alone() -> None:
+    listeners = [prefect_server._listen() for _ in range(3)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    assert len(set(ports)) == 3
+
+
 def test_telemetry_is_off_unless_the_user_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DO_NOT_TRACK", raising=False)
     monkeypatch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "true")
