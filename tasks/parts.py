@@ -278,11 +278,16 @@ def find_receipt(unit: Unit) -> Receipt | None:
 
 
 def read_part(storage: Storage, part: Part, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of a part, one table per row group; page checksums are verified. Raises DataError when it is missing."""
+    """The rows of a part, one table per row group; page checksums are verified.
+
+    Raises DataError when it is missing, damaged or not the file that was written.
+    """
     if not part.rows:
         return
     try:
         with storage.open_input(part.path) as raw, pq.ParquetFile(raw, page_checksum_verification=True) as file:
+            if file.metadata.num_rows != part.rows:
+                raise DataError(f"{part.path} holds {file.metadata.num_rows} rows of {part.rows} that were written")
             for index in range(file.metadata.num_row_groups):
                 yield file.read_row_group(index, columns=columns, use_threads=False)
     except FileNotFoundError as error:
