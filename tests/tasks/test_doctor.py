@@ -24,7 +24,7 @@ def test_each_fault_is_named_and_hides_no_other(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 1 << 70)
     monkeypatch.setattr(doctor, "MIN_MEMORY_BYTES", 1 << 70)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    findings = examine(Storage("/proc/lake")  # nobody can write there)
+    findings = examine(Storage("/proc/lake"))  # nobody can write there
     assert [finding.check for finding in findings if not finding.is_ok] == [
         "python", "no-such-package", "memory", "disk", "storage",
     ]  # fmt: skip
