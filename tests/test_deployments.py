@@ -13,7 +13,8 @@ from flows.pipeline import basemill
 from tasks.runs import stages_between
 
 FILE = Path(__file__).parents[1] / "deploy" / "prefect.yaml"
-DEPLOYMENTS = yaml.safe_load(FILE.read_text())["deployments"]
+PROJECT = yaml.safe_load(FILE.read_text())
+DEPLOYMENTS = PROJECT["deployments"]
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=[deployment["name"] for deployment in DEPLOYMENTS])
@@ -27,8 +28,21 @@ def test_a_deployment_is_a_real_flow_with_its_parameters(deployment: dict[str, A
 
 
 def test_the_command_registers_the_first_of_them() -> None:
-    assert DEPLOYMENTS[0]["name"] == launch.DEPLOYMENT
-    assert DEPLOYMENTS[0]["entrypoint"] == launch.ENTRYPOINT
+    """Whoever comes last, the command or `prefect deploy`, leaves the same deployment on the server."""
+    first = DEPLOYMENTS[0]
+    assert (first["name"], first["entrypoint"]) == (launch.DEPLOYMENT, launch.ENTRYPOINT)
+    assert first["description"] == basemill.description
+    assert "parameters" not in first
+
+
+def test_no_machine_is_named() -> None:
+    assert PROJECT["pull"] == []
+    assert not [text for text in FILE.read_text().split() if text.startswith(("/", "~"))]
+
+
+def test_names_differ() -> None:
+    """Two deployments of one flow and one name would overwrite each other."""
+    assert len({deployment["name"] for deployment in DEPLOYMENTS}) == len(DEPLOYMENTS)
 
 
 def test_the_run_form_explains_every_parameter() -> None:
