@@ -79,6 +79,20 @@ def test_lists_files_by_key_without_scratch(storage: Storage) -> None:
     assert [info.key for info in storage.list_files("p") if SCRATCH_PREFIX not in info.key] == ["p/a/c"]
 
 
+def test_what_is_no_file_is_named_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("a")
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    for name, target in (("loop", "loop"), ("nowhere", "gone"), ("again", "."), ("linked", "file")):
+        (tmp_path / name).symlink_to(target)
+    assert [info.key for info in Storage(str(tmp_path)).list_files()] == ["file", "linked"]
+    assert sorted(line.split()[0].rpartition("/")[2] for line in caplog.messages) == [
+        "again",
+        "loop",
+        "nowhere",
+        "pipe",
+    ]
+
+
 def test_a_new_file_is_seen_after_listing(storage: Storage) -> None:
     assert storage.list_files("n") == []
     storage.write_bytes("n/1", b"x")

@@ -153,6 +153,14 @@ def test_texts_are_taken_in_the_order_of_their_hash_and_the_last_is_cut() -> Non
     assert take(sample, "a", "train", 0) == []
 
 
+def test_a_long_run_is_learnt_in_cuts_and_encoded_whole() -> None:
+    texts = ["river stone " * 50, " " * 300_000 + "x", "\n" * 300_000, "中" * 100_000]  # whole: minutes each
+    tokenizer = train_bpe(texts, VocabularyConfig(size=320))
+    assert tokenizer.decode(tokenizer.encode(texts[1], add_special_tokens=False).ids) == texts[1]
+    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(texts[2])
+    assert [end - start for _, (start, end) in pieces] == [300_000]
+
+
 def test_long_rulers_do_not_become_pieces() -> None:
     vocab = train_bpe([("-" * 64 + "\n") * 20, ("-" * 128 + "\n") * 20], VocabularyConfig(size=600)).get_vocab()
     assert 32 <= max(len(piece) for piece in vocab) <= 64

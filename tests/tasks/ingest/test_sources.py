@@ -95,6 +95,18 @@ def test_a_base_may_be_a_single_file_s_folder_only(tmp_path: Path) -> None:
         list_inputs(config(web={"base": str(tmp_path / "a")}), Storage(str(tmp_path)))
 
 
+def test_a_name_that_is_not_utf8_is_refused_unless_excluded(tmp_path: Path) -> None:
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "good.jsonl").write_text("{}")
+    (tmp_path / "web" / os.fsdecode(b"bad\xff.jsonl")).write_text("{}")
+    source: dict[str, Any] = {"base": str(tmp_path / "web")}
+    with pytest.raises(ConfigError, match=r"ingest\.sources\.web\.base: the name of .*bad.* is not UTF-8"):
+        list_inputs(IngestConfig.model_validate({"sources": {"web": source}}), Storage(str(tmp_path)))
+    source |= {"exclude": ["bad*"]}
+    found = list_inputs(IngestConfig.model_validate({"sources": {"web": source}}), Storage(str(tmp_path)))
+    assert [file.key for file in found.sources["web"]] == ["good.jsonl"]
+
+
 def test_a_changed_file_is_an_error_a_touched_one_is_not(tmp_path: Path) -> None:
     write(tmp_path, a="one")
     place = Storage(str(tmp_path))
