@@ -57,6 +57,8 @@ def read_lines(pieces: Pieces, start: int, end: int | None, limit_bytes: int) ->
             if end is not None and offset >= end:
                 return
         size += len(rest)
+        if skipping and end is not None and offset + size >= end:
+            return  # one line covers the whole range
         held = [*held, rest] if size <= limit_bytes else []  # of a line that is too long only the size is kept
     if size and not skipping:
         yield Line(offset, _joined(held, size, limit_bytes), size, closed=False)

@@ -32,6 +32,12 @@ def one(line: str | bytes, **settings: Any) -> Outcome:
     return sound(outcome) if isinstance(outcome, Record) else outcome
 
 
+def test_a_range_inside_one_line_reads_no_further_than_itself() -> None:
+    file = io.BytesIO(b"x" * (50 << 20) + b"\n{}\n")  # at 250 ranges, whole lines would be 6 GB
+    assert list(read_lines(read_pieces(file, 999_999), 1_000_000, 2_000_000, 1 << 30)) == []
+    assert file.tell() < 4 << 20
+
+
 def test_declared_columns_and_the_rest_into_meta() -> None:
     row = {"id": 7, "text": "hello", "url": "http://a/", "timestamp": 1700000000, "score": 1.5, "tags": ["a", None]}
     record = one(json.dumps(row))
