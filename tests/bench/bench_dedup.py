@@ -173,7 +173,7 @@ def test_whole_stages(workspace: Workspace) -> None:
     exact_rate = STAGE_DOCUMENTS / (middle - start)
     print(f"\ndedup-exact: ours {exact_rate:.0f} documents/s ({size / (middle - start):.0f} MB/s)")
     print(
-        f"dedup-near: ours {rate:.0f} documents/s ({size / (end - middle):.0f} MB/s), datatrove (measured earlier) {peer}, "
-        f"ratio {rate / peer:.0f}, target 50"
+        f"dedup-near: ours {rate:.0f} documents/s ({size / (end - middle):.0f} MB/s), "
+        f"datatrove (measured earlier) {peer}, ratio {rate / peer:.0f}, target 50"
     )
     assert exact.totals["dropped"] < near.totals["dropped"]
