@@ -78,3 +78,33 @@ def test_a_killed_attempt_is_called_so() -> None:
     assert state_of(record) == "running"
     record.begin_attempt(None).state = "completed"
     assert [attempt.state for attempt in record.attempts] == ["killed", "completed"]
+
+
+def test_runs_are_found_by_what_a_person_types(storage: Storage) -> None:
+    ids = ["20260101-000000-aaaa", "20260101-000001-bbbb", "20260202-000000-cccc"]
+    with pytest.raises(ConfigError, match="no such run"):
+        find_record(storage, "latest")
+    for run_id in reversed(ids):
+        a_record(run_id).save(storage)
+    storage.write_json("runs/20260303-000000-dddd/inputs.json", {})  # killed before its record was written
+    assert list_run_ids(storage) == ids
+    assert [record.run_id for record in list_records(storage)] == ids
+    for text, run_id in (("latest", ids[2]), (ids[0], ids[0]), ("202602", ids[2]), ("bbbb", ids[1])):
+        assert find_record(storage, text).run_id == run_id
+    with pytest.raises(ConfigError, match="2 runs match"):
+        find_record(storage, "202601")
+    with pytest.raises(ConfigError, match="run zzzz: no such run"):
+        find_record(storage, "zzzz")
+
+
+def test_a_forced_run_gets_a_generation_of_its_own(storage: Storage) -> None:
+    assert next_generation(storage) == 1
+    a_record("20260101-000000-aaaa", generations={"select": 3, "mix": 1}).save(storage)
+    assert next_generation(storage) == 4
+
+
+def test_stages_between_two_are_both_included() -> None:
+    assert stages_between(None, None) == RUN_STAGES
+    assert stages_between("mix", "vocabulary") == ("mix", "vocabulary")
+    assert stages_between("export", None) == ("export",)
+    assert stages_between(None, "ingest") == ("ingest",)
