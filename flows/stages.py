@@ -78,7 +78,8 @@ def ingest(run: Run) -> Any:
 @task(name="dedup-exact", **STAGE)
 def dedup_exact(run: Run, documents: Reference) -> Any:
     """Documents without those of the same URL or the same normalised text."""
-    return answer(run, "dedup-exact", drop_exact_duplicates, documents, config=run.recipe.dedup_exact)
+    config = run.recipe.with_priorities(run.recipe.dedup_exact)
+    return answer(run, "dedup-exact", drop_exact_duplicates, documents, config=config)
 
 
 @task(name="signals", **STAGE)
@@ -96,7 +97,8 @@ def select(run: Run, documents: Reference, signals: Reference) -> Any:
 @task(name="dedup-near", **STAGE)
 def dedup_near(run: Run, documents: Reference) -> Any:
     """Documents without near duplicates, every pair verified."""
-    return answer(run, "dedup-near", drop_near_duplicates, documents, config=run.recipe.dedup_near)
+    config = run.recipe.with_priorities(run.recipe.dedup_near)
+    return answer(run, "dedup-near", drop_near_duplicates, documents, config=config)
 
 
 @task(name="redact", **STAGE)

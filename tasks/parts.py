@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from tasks.codedigest import code_digest
 from tasks.config import fingerprint_of, resolved
-from tasks.digest import dataset_digest, file_digest, table_digest
+from tasks.digest import file_digest, table_digest
 from tasks.documents import split_rows, text_bytes
 from tasks.errors import DataError
 from tasks.ledger import LEDGER_SCHEMA, Ledger
@@ -328,11 +328,6 @@ def check_conservation(place: str, counts: dict[str, int], rule: Conservation) -
     }[rule]
     if counts["rows_in"] != out:
         raise DataError(f"{place}: {counts['rows_in']} rows in, but {out} accounted for ({counts})")
-
-
-def parts_digest(schema: pa.Schema, parts: list[Part]) -> str:
-    """Digest of a dataset made of these parts, in this order."""
-    return dataset_digest(schema, [(part.rows, part.digest) for part in parts])
 
 
 def _cast(table: pa.Table, unit: Unit) -> pa.Table:

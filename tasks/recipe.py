@@ -6,7 +6,7 @@ ship, s3:// and absolute paths stay, others are relative to the recipe's own fol
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
@@ -26,6 +26,8 @@ from tasks.redact import RedactConfig
 from tasks.select import SelectConfig
 from tasks.signals import SignalsConfig
 from tasks.vocabulary import VocabularyConfig
+
+Dedup = TypeVar("Dedup", ExactDedupConfig, NearDedupConfig)
 
 RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
 PATH_KEYS = frozenset({"base", "path"})  # keys whose values are places; relative ones are resolved when loading
@@ -93,16 +95,10 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         """Proportions of the tokenizer's sample: as given, else the first phase's weights."""
         return self.vocabulary.sample_weights or self.train.phases[0].weights
 
-    @property
-    def pack_settings(self) -> list[tuple[str, int, int]]:
-        """(source, sequence length, min_document_tokens) of every pack that a phase reads, once each, in order."""
-        wanted = [
-            (source, phase.sequence_length, phase.min_document_tokens)
-            for phase in self.train.phases
-            for source, weight in phase.weights.items()
-            if weight > 0
-        ]
-        return list(dict.fromkeys(wanted))
+    def with_priorities(self, config: Dedup) -> Dedup:
+        """A dedup config with the sources' priorities, where it gives a source none of its own."""
+        given = {name: source.priority for name, source in self.ingest.sources.items() if source.priority}
+        return config.model_copy(update={"priorities": given | config.priorities})
 
     @classmethod
     def parse(cls, values: object) -> "Recipe":

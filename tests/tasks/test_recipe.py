@@ -259,8 +259,16 @@ def test_what_phases_and_the_tokenizer_read() -> None:
     long = {"name": "long", "sequence_length": 128, "min_document_tokens": 32, "weights": {"web": 1, "code": 0}}
     again = {"name": "again", "weights": {"web": 5}}
     recipe = Recipe.parse(values(train=phases({}, long, again)))
-    assert recipe.pack_settings == [("code", 64, 0), ("web", 64, 0), ("web", 128, 32)]
     assert [phase.after for phase in recipe.train.phases] == [None, "main", "long"]
     assert recipe.sample_weights == {"code": 1, "web": 2}
     given = Recipe.parse(values(vocabulary={"size": 300, "sample_weights": {"web": 1}}))
     assert given.sample_weights == {"web": 1}
+
+
+def test_a_sources_priority_decides_which_copy_stays() -> None:
+    given = values()
+    given["ingest"]["sources"]["web"]["priority"] = 2
+    given["dedup_near"] = {"priorities": {"web": 5, "code": 1}}
+    recipe = Recipe.parse(given)
+    assert recipe.with_priorities(recipe.dedup_exact).priorities == {"web": 2}
+    assert recipe.with_priorities(recipe.dedup_near).priorities == {"web": 5, "code": 1}
