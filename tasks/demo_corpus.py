@@ -73,7 +73,8 @@ def code_files() -> Iterator[RawFile]:
 def docs_files() -> Iterator[RawFile]:
     """One JSONL file per first letter of the packages' names: a new package changes one file."""
     letters: dict[str, list[str]] = {}
-    for package in sorted(distributions(), key=lambda found: found.name.lower()):
+    installed = distributions(path=[sysconfig.get_path("purelib")])  # sys.path grows when setuptools is imported
+    for package in sorted(installed, key=lambda found: found.name.lower()):
         if package.name != "basemill":  # a change to our own README is no change of the data
             rows = letters.setdefault(package.name[0].lower(), [])
             rows.extend(json.dumps(row, ensure_ascii=False) for row in package_texts(package))

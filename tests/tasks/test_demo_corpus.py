@@ -102,6 +102,16 @@ def test_docs_hold_descriptions_and_licences(corpus: Storage) -> None:
     assert len(by_id) == len(rows)
 
 
+def test_packages_vendored_on_the_path_are_not_installed_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    vendored = tmp_path / "packaging-0.1.dist-info"  # importing setuptools puts such a folder on sys.path
+    vendored.mkdir()
+    (vendored / "METADATA").write_text("Metadata-Version: 2.1\nName: packaging\nVersion: 0.1\n\nVendored.\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    files = {name: gzip.decompress(data) for name, data, _ in demo_corpus.docs_files()}
+    assert b"packaging/description" in files["p.jsonl.gz"]
+    assert b"Vendored." not in files["p.jsonl.gz"]
+
+
 def test_code_has_no_tests(corpus: Storage) -> None:
     keys = [info.key.removeprefix(f"{FOLDER}/code/") for info in corpus.list_files(f"{FOLDER}/code")]
     assert "json/decoder.py" in keys
