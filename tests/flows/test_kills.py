@@ -1,8 +1,8 @@
 """SIGKILL of the whole process group at ten moments; `basemill rerun` must finish with the result of a quiet run.
 
-Three of the ten run with every test; all of them, on Ray, with `make chaos`. What is compared: every dataset's digest,
-every loss to the last bit, and that no part that was finished at the kill is computed again (its receipt, which holds
-the seconds it took, keeps its bytes).
+Three of the ten run with every test; all of them, on Ray, and the demo recipe once with `make chaos`. What is compared:
+every dataset's digest, every loss to the last bit, and that no part that was finished at the kill is computed again
+(its receipt, which holds the seconds it took, keeps its bytes).
 """
 
 import fnmatch
@@ -23,6 +23,7 @@ from tasks.runs import find_record, list_run_ids
 from tasks.storage import Storage
 
 LIMIT_SECONDS = 300.0
+DEMO_LIMIT_SECONDS = 2400.0  # 7 minutes on two idle cores
 MOMENTS = {  # name -> the run is killed as soon as so many files match
     "raw files are being read": ("ingest/parts/*.json", 1),
     "exact dedup decides": ("dedup-exact.*/parts/*.json", 2),
@@ -41,11 +42,15 @@ IN_EVERY_TEST = ("the near-dedup exchange is written", "rows are packed", "a che
 class Mill:
     """The command in processes of its own, on one root."""
 
-    def __init__(self, folder: Path, recipe: dict[str, Any], workers: int) -> None:
+    def __init__(self, folder: Path, recipe: dict[str, Any] | str, workers: int) -> None:
         self.folder, self.root = folder, folder / "lake"
         folder.mkdir(parents=True)
-        self.recipe_path = folder / "tiny.yaml"
-        self.recipe_path.write_text(json.dumps(recipe))
+        if isinstance(recipe, str):  # one that ships, on as many workers and ranks as a user has
+            self.recipe = recipe
+            self.environment = os.environ | {"BASEMILL_TRAIN": json.dumps({"checkpoint_steps": 100})}
+            return
+        self.recipe = str(folder / "tiny.yaml")
+        Path(self.recipe).write_text(json.dumps(recipe))
         self.environment = os.environ | {
             "BASEMILL_WORKERS": str(workers),
             "BASEMILL_TRAIN": json.dumps({"checkpoint_steps": 4, "ranks": 2 if workers else 1, "threads": 1}),
@@ -56,14 +61,14 @@ class Mill:
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=self.environment, start_new_session=True)
 
-    def run_to_end(self, *arguments: str) -> None:
+    def run_to_end(self, *arguments: str, limit_seconds: float = LIMIT_SECONDS) -> None:
         process = self.start(*arguments)
-        assert process.wait(LIMIT_SECONDS) == 0, (self.folder / "log").read_text()[-3000:]
+        assert process.wait(limit_seconds) == 0, (self.folder / "log").read_text()[-3000:]
 
-    def kill_when(self, pattern: str, count: int) -> None:
+    def kill_when(self, pattern: str, count: int, limit_seconds: float = LIMIT_SECONDS) -> None:
         """Start a run and kill its process group once `count` files match."""
-        process = self.start("run", str(self.recipe_path))
-        deadline = time.monotonic() + LIMIT_SECONDS
+        process = self.start("run", self.recipe)
+        deadline = time.monotonic() + limit_seconds
         while self.count(pattern) < count:
             assert process.poll() is None, "the run ended before it could be killed"
             assert time.monotonic() < deadline
@@ -98,7 +103,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Callable[[Path
 
 def undisturbed(folder: Path, recipe: dict[str, Any], workers: int) -> Mill:
     mill = Mill(folder, recipe, workers)
-    mill.run_to_end("run", str(mill.recipe_path))
+    mill.run_to_end("run", mill.recipe)
     return mill
 
 
@@ -113,10 +118,10 @@ def quiet_on_ray(server_url: str, tmp_path_factory: pytest.TempPathFactory, reci
     return undisturbed(tmp_path_factory.mktemp("quiet-ray") / "mill", recipe, -1)
 
 
-def check_kill(quiet: Mill, mill: Mill, moment: str) -> None:
-    mill.kill_when(*MOMENTS[moment])
+def check_kill(quiet: Mill, mill: Mill, moment: str, limit_seconds: float = LIMIT_SECONDS) -> None:
+    mill.kill_when(*MOMENTS[moment], limit_seconds)
     finished = mill.receipts()
-    mill.run_to_end("rerun", "latest")
+    mill.run_to_end("rerun", "latest", limit_seconds=limit_seconds)
     assert mill.result() == quiet.result()
     now = mill.receipts()
     assert all(now[key] == receipt for key, receipt in finished.items())
@@ -135,3 +140,11 @@ def test_a_killed_run_on_ray_is_finished_by_rerun(
     moment: str, quiet_on_ray: Mill, recipe: dict[str, Any], tmp_path: Path
 ) -> None:
     check_kill(quiet_on_ray, Mill(tmp_path / "mill", recipe, -1), moment)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3 * DEMO_LIMIT_SECONDS)
+def test_the_demo_killed_in_training_is_finished_by_rerun(server_url: str, tmp_path: Path) -> None:
+    quiet = Mill(tmp_path / "quiet", "demo", -1)
+    quiet.run_to_end("run", quiet.recipe, limit_seconds=DEMO_LIMIT_SECONDS)
+    check_kill(quiet, Mill(tmp_path / "mill", "demo", -1), "training goes on after a checkpoint", DEMO_LIMIT_SECONDS)
