@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from tasks import extract
-from tasks.extract import Page, PageExtractor, PageLimits, Refused, check_limits, measure_tags, run_extractor, title_of
+from tasks.extract import (
+    Page,
+    PageExtractor,
+    PageLimits,
+    Refused,
+    check_limits,
+    count_attributes,
+    measure_tags,
+    run_extractor,
+    title_of,
+)
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog, and nobody in the village minds it at all. " * 4
 ARTICLE = (
@@ -53,6 +63,7 @@ def test_a_page_without_text_is_refused(extractor: PageExtractor) -> None:
         ("<font>" * 1_001 + "text", "too_deep", 1_001),
         ("<p>x" * 200_001, "too_many_nodes", 200_001),
         ("x" * ((8 << 20) + 1), "too_large", (8 << 20) + 1),
+        ("<p>a<a " + " ".join(f"a{n}=1" for n in range(200_000)) + ">text</a>", "too_many_attributes", 200_000),
     ],
 )
 def test_limits_are_checked_before_an_extractor_sees_the_page(page: str, reason: str, value: int) -> None:
@@ -80,6 +91,31 @@ def test_limits_are_checked_before_an_extractor_sees_the_page(page: str, reason:
 )
 def test_tags_are_measured_from_bytes(page: bytes, nodes: int, depth: int) -> None:
     assert measure_tags(page) == (nodes, depth)
+
+
+@pytest.mark.parametrize(
+    ("page", "attributes"),
+    [
+        (b"", 0),
+        (b"<p>" + b"a word " * 2_000 + b"</p>", 0),  # text is no tag
+        (b"<p>1 < 2" + b" a" * 2_000, 0),
+        (b"<p>" + b"a" * 3_000 + b"<i " + b" b" * 20 + b">" + b" c" * 2_000, 20),
+        (b"<img src='data:" + b"a" * 5_000 + b'\'  alt = "x > y = z" width=3 hidden/>' + b"t" * 3_000, 4),
+        (b"<p title='1 > 2'" + b" data-x = 'a > b'" * 999 + b" b" * 1_000 + b">text", 2_000),
+        (b"<p/a/b/c" + b"/d" * 1_000 + b">" + b"t" * 3_000, 1_003),
+        (b"<p title='never closed" + b" a" * 1_500 + b">" + b" b" * 1_500 + b"<i>", 1_502),
+        (b"<p title=" + b"a" * 5_000 + b"=b>" + b" t" * 2_000, 1),
+        (b"<p " + b"a" * 3_000, 1),  # cut off
+    ],
+)
+def test_attributes_are_counted_as_browsers_count_them(page: bytes, attributes: int) -> None:
+    assert count_attributes(page, 1_000) == attributes
+
+
+def test_counting_attributes_is_linear_in_the_page() -> None:
+    """Every start tag opens a value that the next one closes: none is read twice."""
+    page = (b"<a b='" + b" c" * 3_000) * 1_000
+    assert count_attributes(page, 2_000) == 3_001 * 500  # one tag: all of the page
 
 
 def test_a_page_at_the_limit_passes() -> None:
