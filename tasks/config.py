@@ -52,14 +52,20 @@ def check_by_source(config: Config) -> Config:
 
     Raises ValueError with the path of the wrong key.
     """
-    by_source: dict[str, dict[str, JsonValue]] = getattr(config, "by_source", {})
-    for source, over in by_source.items():
-        if "by_source" in over:
-            raise ValueError(f"by_source.{source}.by_source: overrides cannot be nested")
+    return check_overrides(config, "by_source", ("by_source",))
+
+
+def check_overrides(config: Config, field: str, forbidden: tuple[str, ...]) -> Config:
+    """The same for any field of overrides; `forbidden` keys can't be given in them."""
+    overrides: dict[str, dict[str, JsonValue]] = getattr(config, field, {})
+    for name, over in overrides.items():
+        if wrong := [key for key in forbidden if key in over]:
+            reason = "overrides cannot be nested" if wrong[0] == field else f"cannot be set in {field}"
+            raise ValueError(f"{field}.{name}.{wrong[0]}: {reason}")
         try:
-            type(config).model_validate(merge(config.model_dump(mode="json") | {"by_source": {}}, over))
+            type(config).model_validate(merge(config.model_dump(mode="json") | {field: {}}, over))
         except ValidationError as error:
-            raise ValueError(f"by_source.{source}.{explain(type(config), error)[0]}") from error
+            raise ValueError(f"{field}.{name}.{explain(type(config), error)[0]}") from error
     return config
 
 
@@ -83,7 +89,7 @@ def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
         return f"{path}: unknown key; {hint}allowed here: {', '.join(allowed)}"
     if details["type"] == "missing":
         return f"{path}: this key is required"
-    if message.startswith("by_source."):
+    if message.startswith(("by_source.", "by_language.")):
         return f"{path}.{message}" if path else message
     got = repr(details["input"])
     shown = got if len(got) <= SHOWN_VALUE_CHARS else got[:SHOWN_VALUE_CHARS] + "..."

@@ -77,6 +77,14 @@ def identifiable_languages() -> frozenset[str]:
     return frozenset(normalise_language_code(label) for label in MODEL_LABELS) | {UNDETERMINED}
 
 
+def check_language_code(code: str) -> str:
+    """The normalised code. Raises ValueError for one that does not exist or that the model never gives."""
+    normal, known = normalise_language_code(code), identifiable_languages()
+    if normal not in known:
+        raise ValueError(f"the language model does not know {normal!r}, only {', '.join(sorted(known))}")
+    return normal
+
+
 def identify_languages(data: Bytes, offsets: Offsets) -> tuple[pa.Array, NDArray[np.float64]]:
     """Code and probability (0..1) of each text, from its first LANGUAGE_BYTES."""
     heads = pc.utf8_normalize(_heads(data, offsets), form="NFC")  # the model was trained on composed, cased text

@@ -23,7 +23,7 @@ from tasks.ingest import IngestConfig
 from tasks.mixture import MixConfig
 from tasks.pack import PackConfig
 from tasks.redact import RedactConfig
-from tasks.select import SelectConfig
+from tasks.rules import SelectConfig
 from tasks.signals import SignalsConfig
 from tasks.vocabulary import VocabularyConfig
 

@@ -1,18 +1,25 @@
-"""The document rules of select: families of thresholds over signals.
+"""The document rules of select: families of thresholds over signals, and expressions of the recipe's own.
 
-A rule's name is its place in the config, its signal and its direction: `gopher_quality.min_words` drops a document
-whose `num_words` is below the threshold, `fineweb.max_newline_ratio` one whose `newline_ratio` is above it. Equal
-passes.
+A rule's name is its place in the config. In a family that is its signal and direction: `gopher_quality.min_words` drops
+a document whose `num_words` is below the threshold, `fineweb.max_newline_ratio` one whose `newline_ratio` is above it;
+equal passes. `rules.weak` is the expression of that name (tasks/expressions.py): a document of which it is true goes.
+
+    by_source: {code: {c4: null}}                                   one source
+    by_language: {de: {gopher_quality: {min_stop_words: null}}}     documents whose signal `language` is de
+    by_source: {web: {by_language: {de: {...}}}}                    those of one source
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints, field_validator, model_validator
 
-from tasks.languages import identifiable_languages, normalise_language_code
+from tasks.config import check_by_source, check_overrides, for_source, merge
+from tasks.expressions import parse_expression
+from tasks.languages import check_language_code
 from tasks.signal_table import SIGNAL_BY_NAME
 
 
@@ -25,12 +32,7 @@ class LanguageRules(BaseModel, frozen=True, extra="forbid"):
     @field_validator("keep")
     @classmethod
     def _normalise(cls, codes: tuple[str, ...]) -> tuple[str, ...]:
-        known = identifiable_languages()
-        normal = tuple(normalise_language_code(code) for code in codes)
-        for code in normal:
-            if code not in known:
-                raise ValueError(f"the language model does not know {code!r}, only {', '.join(sorted(known))}")
-        return normal
+        return tuple(check_language_code(code) for code in codes)
 
 
 class GopherQualityRules(BaseModel, frozen=True, extra="forbid"):
@@ -115,3 +117,92 @@ def _rules() -> Iterator[Rule]:
 
 
 RULES = tuple(_rules())  # in the order in which they are judged
+
+
+def _checked(text: str) -> str:
+    parse_expression(text)
+    return text
+
+
+RuleName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+RuleText = Annotated[str, AfterValidator(_checked)]
+EMPTY, ALL_CUT, LANGUAGE, OWN = "empty", "all_lines_cut", "language.keep", "rules."
+
+
+class SelectConfig(BaseModel, frozen=True, extra="forbid"):
+    """Document rules: families, of which null leaves one out, and expressions."""
+
+    enabled: bool = Field(default=True, description="false: documents pass as they are, and nothing is cut")
+    language: LanguageRules | None = Field(default=LanguageRules(), description="language")
+    gopher_quality: GopherQualityRules | None = Field(default=GopherQualityRules(), description="quality of prose")
+    gopher_repetition: GopherRepetitionRules | None = Field(default=GopherRepetitionRules(), description="repetition")
+    c4: C4Rules | None = Field(default=C4Rules(), description="C4's rules for documents")
+    fineweb: FineWebRules | None = Field(default=FineWebRules(), description="shape of lines")
+    rules: dict[RuleName, RuleText | None] = Field(
+        default={},
+        description='name -> expression that drops a document, e.g. weak: "num_words < 200 and hash_ratio > 0.05"; '
+        "judged after the families, in the order of their names; null switches one off",
+        json_schema_extra={"neutral": {}},
+    )
+    max_drop_ratio: float = Field(
+        default=0.9, ge=0, le=1, description="stop when a source of 1,000 documents loses more; 1: never"
+    )
+    by_language: dict[str, dict[str, JsonValue]] = Field(
+        default={},
+        description="other values for documents in one language, laid over those of their source",
+        json_schema_extra={"neutral": {}},
+    )
+    by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")
+
+    @field_validator("rules")
+    @classmethod
+    def _in_order(cls, rules: dict[str, str | None]) -> dict[str, str | None]:
+        return dict(sorted(rules.items()))
+
+    @field_validator("by_language")
+    @classmethod
+    def _normalise(cls, by_language: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
+        normal: dict[str, str] = {}
+        for code in by_language:
+            if (same := normal.setdefault(check_language_code(code), code)) != code:
+                raise ValueError(f"{same} and {code} are one language; write it once")
+        return {code: by_language[given] for code, given in sorted(normal.items())}
+
+    @model_validator(mode="after")
+    def _check_overrides(self) -> "SelectConfig":
+        whole = ("enabled", "max_drop_ratio", "by_source", "by_language")  # what holds for a source, not a document
+        return check_by_source(check_overrides(self, "by_language", whole))
+
+    def for_language(self, code: str) -> "SelectConfig":
+        """The config as it applies to documents in one language."""
+        values = self.model_dump(mode="json") | {"by_language": {}}
+        return SelectConfig.model_validate(merge(values, self.by_language.get(code, {})))
+
+    @property
+    def reasons(self) -> list[str]:
+        """Names of the rules that are on in any source or language, in the order in which they are judged."""
+        found = {EMPTY, ALL_CUT} if self.enabled else set()
+        if self.enabled:
+            found |= {rule.reason for rule in RULES if threshold_of(self, rule) is not None}
+            found |= {LANGUAGE} if self.language and self.language.keep else set()
+            found |= {OWN + name for name, text in self.rules.items() if text}
+        for code in self.by_language:
+            found |= set(self.for_language(code).reasons)
+        for source in self.by_source:
+            found |= set(for_source(self, source).reasons)
+        return sorted(found, key=judging_order)
+
+
+def threshold_of(config: SelectConfig, rule: Rule) -> float | None:
+    """The threshold of a family's rule; None where it is off."""
+    family, field = rule.reason.split(".")
+    settings = getattr(config, family)
+    return None if settings is None else getattr(settings, field)
+
+
+def judging_order(reason: str) -> tuple[int, str]:
+    """Sorts names of rules as they are judged."""
+    return _PLACES.get(reason, len(_PLACES)), reason
+
+
+_PLACES = {name: place for place, name in enumerate([EMPTY, ALL_CUT, LANGUAGE, *(rule.reason for rule in RULES)])}

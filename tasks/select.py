@@ -1,24 +1,21 @@
 """Keeps the documents that pass the rules, with the spans of the line rules cut out (stage "select").
 
 Reads documents and their signals, whose doc_ids are compared row by row; writes the documents that pass. The rules
-stand in tasks/rules.py. A signal that is null (not applied) passes; the receipt counts how often, by rule. The first
-rule that fails, in the order of RULES, is the reason: quality comes before repetition, so that a short document is
-dropped for being short.
-Ledger: drop (reason, value, threshold); edit with reason `line_rules`, value = bytes cut, detail = what was cut.
+stand in tasks/rules.py and are judged by tasks/verdicts.py. A signal that is null (not applied) passes; the receipt
+counts how often, by rule.
+Ledger: drop (reason; value and threshold, or the signals of a longer expression as detail); edit with reason
+`line_rules`, value = bytes cut, detail = what was cut.
 
     num_words 49 and gopher_quality.min_words 50 -> drop, reason "gopher_quality.min_words", value 49, threshold 50
 """
 
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
-from pydantic import BaseModel, Field, JsonValue, model_validator
 
-from tasks.config import check_by_source, for_source
+from tasks.config import for_source
 from tasks.dataset import Workspace
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.errors import DataError
@@ -27,49 +24,18 @@ from tasks.kernels.cuts import CUTS, apply_cuts
 from tasks.ledger import Ledger
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
-from tasks.rules import (
-    RULES,
-    C4Rules,
-    FineWebRules,
-    GopherQualityRules,
-    GopherRepetitionRules,
-    LanguageRules,
-)
+from tasks.rules import SelectConfig
+from tasks.verdicts import first_failing, verdicts
 
-EMPTY, ALL_CUT, LANGUAGE, LINE_RULES = "empty", "all_lines_cut", "language.keep", "line_rules"
-Mask = NDArray[np.bool_]
-
-
-class SelectConfig(BaseModel, frozen=True, extra="forbid"):
-    """Document rules by family; null leaves a family out."""
-
-    enabled: bool = Field(default=True, description="false: documents pass as they are, and nothing is cut")
-    language: LanguageRules | None = Field(default=LanguageRules(), description="language")
-    gopher_quality: GopherQualityRules | None = Field(default=GopherQualityRules(), description="quality of prose")
-    gopher_repetition: GopherRepetitionRules | None = Field(default=GopherRepetitionRules(), description="repetition")
-    c4: C4Rules | None = Field(default=C4Rules(), description="C4's rules for documents")
-    fineweb: FineWebRules | None = Field(default=FineWebRules(), description="shape of lines")
-    max_drop_ratio: float = Field(
-        default=0.9, ge=0, le=1, description="stop when a source of 1,000 documents loses more; 1: never"
-    )
-    by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")
-
-    @model_validator(mode="after")
-    def _check_by_source(self) -> "SelectConfig":
-        return check_by_source(self)
-
-
+LINE_RULES = "line_rules"
 GUARDED_DOCUMENTS = 1000  # smaller sources may lose any share: a handful of odd files is no accident
-
-
-REASONS = frozenset({EMPTY, ALL_CUT, LANGUAGE, LINE_RULES, *(rule.reason for rule in RULES)})
 
 
 def select_documents(documents: Manifest, signals: Manifest, *, into: Workspace, config: SelectConfig) -> Manifest:
     """Documents that pass. Raises DataError when signals are of other documents, or when a source loses too much."""
     dataset = into.dataset(
         "select", config, inputs={"documents": documents, "signals": signals}, module=__name__, schema=DOCUMENT_SCHEMA,
-        conservation="documents", reasons=REASONS,
+        conservation="documents", reasons=frozenset({*config.reasons, LINE_RULES}),
     )  # fmt: skip
     if found := dataset.find():
         return found
@@ -106,43 +72,19 @@ def select_rows(
     table: pa.Table, signals: pa.Table, config: SelectConfig, ledger: Ledger, not_applied: Counter[str]
 ) -> pa.Table:
     """The documents that pass, their text cut; every other one and every cut goes into the ledger."""
-    passing = np.ones(table.num_rows, np.bool_)
-    for reason, failing, values, threshold in verdicts(signals, config, not_applied):
-        for row in np.flatnonzero(failing & passing):
-            facts = {} if threshold is None else {"value": values[row], "threshold": threshold}
-            detail = {"language": signals["language"][row].as_py()} if reason == LANGUAGE else None
-            ledger.drop(table["doc_id"][row].as_py(), table["source"][row].as_py(), reason, detail=detail, **facts)
-        passing &= ~failing
-    kept = table.filter(passing)
-    return cut_texts(kept, signals.filter(passing), ledger)
-
-
-def verdicts(
-    signals: pa.Table, config: SelectConfig, not_applied: Counter[str]
-) -> Iterator[tuple[str, Mask, NDArray[np.float64], float | None]]:
-    """Reason, failing rows, values and threshold of each rule that is on, in the order in which they are judged."""
-    visible = column_of(signals, "num_visible_chars")
-    is_cut = np.asarray(pc.list_value_length(signals["cut_spans"])) > 0
-    yield EMPTY, (visible == 0) & ~is_cut, visible, None
-    yield ALL_CUT, (visible == 0) & is_cut, visible, None
-    if config.language and config.language.keep:
-        wanted = pc.is_in(signals["language"], pa.array([*config.language.keep, None], pa.string()))
-        yield LANGUAGE, ~np.asarray(wanted), visible, None
-    for rule in RULES:
-        family, field = rule.reason.split(".")
-        settings = getattr(config, family)
-        threshold = None if settings is None else getattr(settings, field)
-        if threshold is None:
-            continue
-        values = column_of(signals, rule.signal)
-        if missing := int(np.isnan(values).sum()):
-            not_applied[rule.reason] += missing
-        yield rule.reason, rule.fails(values, threshold), values, threshold
-
-
-def column_of(signals: pa.Table, name: str) -> NDArray[np.float64]:
-    """A signal as floats, NaN where it is null."""
-    return np.asarray(signals[name].cast(pa.float64(), safe=False).to_numpy())
+    found = verdicts(signals, config)
+    for verdict in found:
+        if missing := int(verdict.not_applied.sum()):
+            not_applied[verdict.reason] += missing
+    first = first_failing(found, table.num_rows)
+    for row in np.flatnonzero(first >= 0):
+        verdict = found[first[row]]
+        has_threshold = not np.isnan(verdict.thresholds[row])
+        facts = {"value": verdict.values[row], "threshold": verdict.thresholds[row]} if has_threshold else {}
+        detail = None if has_threshold else {name: signals[name][row].as_py() for name in verdict.quoted} or None
+        ledger.drop(table["doc_id"][row].as_py(), table["source"][row].as_py(), verdict.reason, detail=detail, **facts)
+    passing = first < 0
+    return cut_texts(table.filter(passing), signals.filter(passing), ledger)
 
 
 def cut_texts(table: pa.Table, signals: pa.Table, ledger: Ledger) -> pa.Table:

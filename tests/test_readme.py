@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,11 @@ def test_the_stage_table_is_the_graph() -> None:
 
 
 def test_the_recipe_is_one_and_its_override_fits() -> None:
-    [block] = blocks_of("Your own recipe")
-    values = yaml.safe_load(block)
-    recipe = Recipe.parse(values)
+    whole, *sections = (yaml.safe_load(block) for block in blocks_of("Your own recipe"))
+    recipe = Recipe.parse(whole)
     assert recipe.name == "mine"
+    values = reduce(merge, sections, whole)
+    assert all(Recipe.parse(merge(whole, section)) != recipe for section in sections)
     overrides = [text.removeprefix("--set ") for text in code_of(README) if re.match(r"--set \w[\w.]*=\w", text)]
     assert overrides
     for override in overrides:

@@ -12,8 +12,8 @@ from tasks.dataset import Workspace
 from tasks.errors import DataError
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, read_ledger, read_part
-from tasks.rules import RULES
-from tasks.select import SelectConfig, select_documents
+from tasks.rules import RULES, SelectConfig
+from tasks.select import select_documents
 from tasks.signals import SignalsConfig, measure_signals
 from tests.conftest import MakeDocuments
 
@@ -135,6 +135,67 @@ def test_languages(run: Run) -> None:
     _, rows, ledger = run([GOOD, german, THAI, "a7"], **settings)
     assert [row["text"] for row in rows] == [GOOD, THAI]
     assert json.loads(next(row for row in ledger if row["detail"])["detail"]) == {"language": "de"}
+
+
+def test_expressions_drop_and_say_what_they_saw(run: Run) -> None:
+    """A simple comparison names value and threshold, a longer one the signals that it read; judged in order of name."""
+    rules = {"brackets": "num_curly_brackets > 0", "aged": 'language in ("eng",) and num_words < 12 and num_chars > 20'}
+    short, code = "The old river was high in early spring.", GOOD + " {x}"
+    kept, rows, ledger = run([GOOD, short, code, short + " {x}"], **NO_FAMILIES, rules=rules)
+    assert [row["text"] for row in rows] == [GOOD]
+    assert Counter(row["reason"] for row in ledger) == {"rules.aged": 2, "rules.brackets": 1} == kept.reasons
+    simple = next(row for row in ledger if row["reason"] == "rules.brackets")
+    assert (simple["value"], simple["threshold"], simple["detail"]) == (1, 0, None)
+    longer = next(row for row in ledger if row["reason"] == "rules.aged")
+    assert (longer["value"], longer["threshold"]) == (None, None)
+    assert json.loads(longer["detail"]) == {"language": "en", "num_chars": len(short), "num_words": 8}
+
+
+def test_an_expression_over_a_null_signal_drops_nothing_and_is_counted(run: Run, workspace: Workspace) -> None:
+    kept, rows, _ = run([THAI, GOOD], **NO_FAMILIES, rules={"short": "num_words < 10000", "b": "num_words > 9999"})
+    assert [row["text"] for row in rows] == [THAI]
+    receipts = [workspace.storage.read_json(part.receipt_path) for part in kept.parts]
+    counts = [receipt["extra"]["not_applied"] for receipt in receipts if "not_applied" in receipt["extra"]]
+    assert counts == [{"rules.b": 1, "rules.short": 1}]
+
+
+def test_languages_have_rules_of_their_own(run: Run) -> None:
+    """datatrove#365, NVIDIA-NeMo/Curator#281: thresholds for one language, its code normalised."""
+    german = "\n".join(f"Grüner Fluss Nummer {n} fließt ruhig durchs alte Tal, sagt man dort." for n in "abcdefgh")
+    off = {"gopher_quality": {"min_stop_words": None}, "gopher_repetition": None}
+    by_language = {"deu": off | {"rules": {"long": "num_words > 100"}}, "fr": {"rules": {"all": "num_words > 0"}}}
+    by_source = {"news": {"by_language": {"de": {"rules": {"long": "num_words > 80"}}}}}
+    texts = {"web": [GOOD, german, german + "\n" + german.replace("Fluss", "Bach")], "news": [german]}
+    kept, rows, ledger = run(texts, by_language=by_language, by_source=by_source)
+    assert [(row["source"], row["text"]) for row in rows] == [("web", GOOD), ("web", german)]
+    facts = {row["source"]: (row["reason"], row["value"], row["threshold"]) for row in ledger}
+    assert facts == {"web": ("rules.long", 192, 100), "news": ("rules.long", 96, 80)}
+    assert kept.by_source["news"]["reasons"] == {"rules.long": 1}
+
+
+def test_blank_lines_and_separators_make_nothing_repetitive(run: Run) -> None:
+    """datatrove#273: a poem with a blank line after each line, and code by the rules that its source has."""
+    poem = "\n\n".join(SENTENCES)
+    code = "def area(width, height):\n\n    return {'area': width * height}\n\n\nfor name in names:\n\n    print(name)"
+    families = ("c4", "gopher_quality", "gopher_repetition", "fineweb")
+    _, rows, _ = run({"web": [poem], "code": [code]}, by_source={"code": dict.fromkeys(families)})
+    assert [row["source"] for row in rows] == ["web", "code"]
+
+
+def test_another_expression_measures_nothing_again_and_leaves_other_sources(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    """datatrove#220: a changed rule is never taken for done; only select's own parts of that source are made again."""
+    documents = make_documents({"web": [GOOD, "a b c"], "code": ["x y z", GOOD]}, parts=1)
+    signals = measure_signals(documents, into=workspace, config=SignalsConfig())
+    results = [
+        select_documents(documents, signals, into=workspace, config=SelectConfig.model_validate({"by_source": own}))
+        for own in ({}, {"web": {"rules": {"all": "num_words > 1"}}})
+    ]
+    (web, code), (other_web, other_code) = ([part.key for part in result.parts] for result in results)
+    assert code == other_code
+    assert web != other_web
+    assert results[1].by_source["web"]["rows_out"] == 0
 
 
 def test_rules_that_do_not_apply_are_counted(run: Run, workspace: Workspace) -> None:
