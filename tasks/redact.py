@@ -1,17 +1,19 @@
 """Replaces personal data in documents (stage "redact").
 
 Reads documents; writes the same documents, in the same order, with each match of tasks/personal_data.py replaced.
-A replacement is chosen by the hash of the match alone, so one address gets one replacement wherever it stands, and
-replacements hold no personal data themselves.
+A replacement is chosen by the hash of the match alone, so one address gets one replacement wherever it stands; what is
+a replacement already stays, so that a second pass changes nothing.
 Ledger: one edit row per document and kind; reason = the kind, value = number of matches, detail = masked samples: every
 letter and digit of a sample is overwritten ("aaa@aaaa.aaa", "000-000-0000"), the data itself is written nowhere.
+`extra["personal_data"]`: the same per source and kind: matches, documents, samples.
 
     "mail jo@acme.org" -> "mail email@example.com"
 """
 
-from collections import Counter
+import re
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +26,15 @@ from tasks.dataset import Workspace
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.ledger import Ledger
 from tasks.manifest import Manifest
-from tasks.parts import PartWriter, Unit, documents_of
+from tasks.parts import PartWriter, Receipt, Unit, documents_of
 from tasks.personal_data import Kind, Match, find_in_column, find_personal_data
 
 KINDS: tuple[Kind, ...] = ("email", "ipv4", "ipv6", "phone", "iban", "card", "api_key", "private_key")
 REASONS = frozenset(KINDS)
 RESULT_PACKAGES = ("xxhash",)
-SAMPLES = 3  # masked samples per document and kind
+MASKED_CHARS = 64  # of a sample; a private key is longer
+SAMPLES = 3  # masked samples per document and kind, and per source and kind
+PHONE_DIGITS = 10  # what tells a phone number from another, whatever stands before and between
 
 # Reserved for examples, so that they belong to nobody: RFC 2606, 5737, 3849 and the fictional 555-01XX numbers
 REPLACEMENTS: dict[Kind, tuple[str, ...]] = {
@@ -43,6 +47,8 @@ REPLACEMENTS: dict[Kind, tuple[str, ...]] = {
     "api_key": ("[API KEY]",),
     "private_key": ("[PRIVATE KEY]",),
 }
+
+Tally = dict[str, dict[str, Any]]  # per kind: matches, documents, samples
 
 
 class RedactConfig(BaseModel, frozen=True, extra="forbid"):
@@ -57,13 +63,12 @@ class RedactConfig(BaseModel, frozen=True, extra="forbid"):
 
     @field_validator("replacements")
     @classmethod
-    def _clean_replacements(cls, value: dict[Kind, tuple[str, ...]]) -> dict[Kind, tuple[str, ...]]:
+    def _check_replacements(cls, value: dict[Kind, tuple[str, ...]]) -> dict[Kind, tuple[str, ...]]:
         for kind, texts in value.items():
-            for text in sorted(
-                set(texts) - set(REPLACEMENTS[kind])
-            ):  # ours are known; loading the kernels takes a second
-                if found := find_personal_data(text):
-                    raise ValueError(f"{kind}: {text!r} is {found[0].kind} itself; use a reserved example")
+            for text in sorted(set(texts) - set(REPLACEMENTS[kind])):  # ours are known; kernels take a second to load
+                for found in find_personal_data(text):
+                    if found != (kind, 0, len(text.encode())):
+                        raise ValueError(f"{kind}: {text!r} holds {found.kind} data; a second pass would replace it")
         return REPLACEMENTS | value
 
     @model_validator(mode="after")
@@ -84,25 +89,40 @@ def redact_personal_data(documents: Manifest, *, into: Workspace, config: Redact
             dataset.unit([part], source=part.source, config=for_source(config, part.source or ""))
             for part in documents.parts
         ]
-        return dataset.publish(dataset.compute(units, redact_part))
+        receipts = dataset.compute(units, redact_part)
+        return dataset.publish(receipts, extra={"personal_data": summary_of(receipts)})
+
+
+def summary_of(receipts: Sequence[Receipt]) -> dict[str, Tally]:
+    """What was replaced, per source and kind."""
+    summary: dict[str, Tally] = {}
+    for receipt in receipts:
+        own = summary.setdefault(receipt.part.source or "", {})
+        for kind, found in receipt.extra.get("personal_data", {}).items():
+            _count(own, kind, **found)
+    return summary
 
 
 def redact_part(unit: Unit, writer: PartWriter) -> None:
     """One part: each row group's texts searched as one buffer, the few with a match rewritten."""
     config = unit.config
     assert isinstance(config, RedactConfig)
+    tally: Tally = {}
     for table in documents_of(unit, writer):
-        writer.write(redact_table(table, config, writer.ledger) if config.enabled else table)
+        writer.write(redact_table(table, config, writer.ledger, tally) if config.enabled else table)
+    writer.extra["personal_data"] = tally
 
 
-def redact_table(table: pa.Table, config: RedactConfig, ledger: Ledger) -> pa.Table:
-    """The table with redacted texts; what was replaced goes into the ledger."""
+def redact_table(table: pa.Table, config: RedactConfig, ledger: Ledger, tally: Tally) -> pa.Table:
+    """The table with redacted texts; what was replaced goes into the ledger and is added to the tally."""
     texts = table["text"].combine_chunks()
     edited: dict[int, str] = {}
     for row, text, matches in find_in_column(texts):
-        if wanted := [match for match in matches if match.kind in config.kinds]:
+        if wanted := [match for match in matches if is_wanted(match.kind, text[match.start : match.end], config)]:
             edited[row] = replace_matches(text, wanted, config).decode()
-            _record(ledger, table, row, text, wanted)
+            for facts in _by_kind(text, wanted):
+                _record(ledger, table.slice(row, 1), facts)
+                _count(tally, **facts)
     if not edited:
         return table
     position = table.schema.get_field_index("text")
@@ -110,6 +130,20 @@ def redact_table(table: pa.Table, config: RedactConfig, ledger: Ledger) -> pa.Ta
     mask[list(edited)] = True
     column = pc.replace_with_mask(texts, mask, pa.array(edited.values(), pa.large_string()))
     return table.set_column(position, table.schema.field(position), column)
+
+
+def is_wanted(kind: Kind, found: bytes, config: RedactConfig) -> bool:
+    """Whether a match is to be replaced: its kind is asked for, and it is no replacement already."""
+    if kind not in config.kinds:
+        return False
+    return _identity(kind, found) not in {_identity(kind, text.encode()) for text in config.replacements[kind]}
+
+
+def _identity(kind: Kind, found: bytes) -> bytes:
+    """What two ways to write one address or number have in common."""
+    if kind == "phone":
+        return b"".join(re.findall(rb"[0-9]", found))[-PHONE_DIGITS:]
+    return found.lower()
 
 
 def replace_matches(text: bytes, matches: list[Match], config: RedactConfig) -> bytes:
@@ -129,12 +163,23 @@ def replacement_of(kind: Kind, found: bytes, config: RedactConfig) -> bytes:
 
 def masked(found: str) -> str:
     """The shape of a match: letters become "a", digits "0"."""
-    return "".join("0" if char.isdigit() else "a" if char.isalpha() else char for char in found[:64])
+    return "".join("0" if char.isdigit() else "a" if char.isalpha() else char for char in found[:MASKED_CHARS])
 
 
-def _record(ledger: Ledger, table: pa.Table, row: int, text: bytes, matches: list[Match]) -> None:
-    doc_id, source = table["doc_id"][row].as_py(), table["source"][row].as_py()
-    counts = Counter(match.kind for match in matches)
+def _by_kind(text: bytes, matches: list[Match]) -> Iterator[dict[str, Any]]:
+    """Of one document: kind, matches and masked samples."""
     for kind, group in groupby(sorted(matches), key=lambda match: match.kind):
-        samples = sorted({masked(text[match.start : match.end].decode()) for match in group})[:SAMPLES]
-        ledger.edit(doc_id, source, kind, value=counts[kind], detail={"samples": samples})
+        found = [text[match.start : match.end].decode() for match in group]
+        yield {"kind": kind, "matches": len(found), "samples": sorted(set(map(masked, found)))[:SAMPLES]}
+
+
+def _record(ledger: Ledger, document: pa.Table, facts: dict[str, Any]) -> None:
+    doc_id, source = document["doc_id"][0].as_py(), document["source"][0].as_py()
+    ledger.edit(doc_id, source, facts["kind"], value=facts["matches"], detail={"samples": facts["samples"]})
+
+
+def _count(tally: Tally, kind: Kind, matches: int, samples: list[str], documents: int = 1) -> None:
+    own = tally.setdefault(kind, {"matches": 0, "documents": 0, "samples": []})
+    own["matches"] += matches
+    own["documents"] += documents
+    own["samples"] = sorted({*own["samples"], *samples})[:SAMPLES]

@@ -50,6 +50,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         graph=Markup(graph_svg(read_graph(storage, record))),
         funnel=rows,
         funnel_picture=Markup(funnel_chart(rows)),
+        personal_data=(_extra(storage, record, "redact") or {}).get("personal_data", {}),
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
         loss_picture=Markup(loss_chart(read_training(storage, record))),
         losses=read_losses(storage, record),

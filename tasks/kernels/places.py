@@ -69,25 +69,30 @@ def _account_end(data: NDArray[np.uint8], start: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _colons(data: NDArray[np.uint8], at: int, begin: int, end: int) -> tuple[int, int, int]:
-    """The run of hexadecimal digits and colons around a first colon: start, end, number of colons (two in a row: 8)."""
+def _colons(data: NDArray[np.uint8], at: int, begin: int, end: int) -> tuple[int, int, int, int]:
+    """The run of hexadecimal digits and colons around a first colon: start, end, number of colons (two in a row: 8),
+    and where to go on: what follows its last colon may be the beginning of another number ("tel:202-456-1111")."""
     start = at
     while start > begin and at - start < 5 and _HEX[data[start - 1]]:
         start -= 1
-    colons, position = 0, at
+    is_label = start > begin and _WORD[data[start - 1]]  # "addr:2a00:..."
+    colons, position, last = 0, at, at
     while position < end and (_HEX[data[position]] or data[position] == 58):
         if data[position] == 58:
             colons += 8 if position + 1 < end and data[position + 1] == 58 else 1
+            last = position
         position += 1
-    bounded = (start == begin or not _WORD[data[start - 1]]) and (position == end or not _WORD[data[position]])
-    return start, position, colons if bounded else 0
+    if is_label:
+        start, colons = at + 1, colons - 1
+    bounded = position == end or not _WORD[data[position]]
+    return start, position, colons if bounded else 0, last + 1
 
 
 @njit(cache=True, nogil=True)
 def _has_domain(data: NDArray[np.uint8], at: int, end: int) -> bool:
     """Whether a name with a dot inside follows, up to something that is no second @."""
     start, dots = at, 0
-    while at < end and at - start < MAX_DOMAIN_BYTES and (_WORD[data[at]] or data[at] == 45 or data[at] == 46):
+    while at < end and at - start < MAX_DOMAIN_BYTES and (_WORD[data[at]] or data[at] in (45, 46) or data[at] > 127):
         dots += data[at] == 46 and at + 1 < end and _WORD[data[at + 1]]
         at += 1
     return dots > 0 and data[start] != 46 and not (at < end and data[at] == 64)
@@ -101,8 +106,8 @@ def _place(data: NDArray[np.uint8], at: int, begin: int, end: int) -> tuple[int,
         is_address = begin < at and data[at - 1] > 32 and _has_domain(data, at + 1, end)
         return AT if is_address else -1, at, at + 1, at + 1
     if byte == COLON:
-        start, stop, colons = _colons(data, at, begin, end)
-        return COLONS if colons >= 7 and stop - start > 3 else -1, start, stop, stop
+        start, stop, colons, after = _colons(data, at, begin, end)
+        return COLONS if colons >= 7 and stop - start > 3 else -1, start, stop, after
     stop, digits, groups = _number_end(data, at, end)
     if digits >= 2 and _follows_country(data, at, begin):
         account = _account_end(data, at - 2, end)

@@ -21,7 +21,6 @@ GOLD_KINDS = {
     "IBAN_CODE": "iban",
     "IP_ADDRESS": "ip",
 }
-KEY = "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8S9"
 
 
 def found_in(text: str) -> list[tuple[Kind, str]]:
@@ -32,41 +31,35 @@ def found_in(text: str) -> list[tuple[Kind, str]]:
     ("text", "kind", "wanted"),
     [
         ("Mail <jo.doe+x@mail.acme-corp.org>.", "email", "jo.doe+x@mail.acme-corp.org"),
-        ("jürgen@müller.de schreibt an jürgen@firma.de", "email", "jürgen@firma.de"),
+        ("jürgen@firma.de schreibt", "email", "jürgen@firma.de"),
+        ("an info@müller.de geschrieben", "email", "info@müller.de"),
         ("邮箱：foo@bar.com。", "email", "foo@bar.com"),
         ("'jo@acme.io', she wrote", "email", "jo@acme.io"),
         ("mailto:jo@acme.co.uk?subject=x", "email", "jo@acme.co.uk"),
+        ("jane.doe@example.com", "email", "jane.doe@example.com"),
         ("from 86.231.85.193 port 22", "ipv4", "86.231.85.193"),
         ("http://86.231.85.193:8080/x", "ipv4", "86.231.85.193"),
+        ("ip:86.231.85.193", "ipv4", "86.231.85.193"),
+        ("inet 86.231.85.193/24 brd", "ipv4", "86.231.85.193"),
         ("the server 8.8.4.4 answers", "ipv4", "8.8.4.4"),
         ("It was 93.184.216.34.", "ipv4", "93.184.216.34"),
         ("[2a04:4e42:e00::347] and", "ipv6", "2a04:4e42:e00::347"),
+        ("http://[2a00:1450:4001:81b::200e]:443/", "ipv6", "2a00:1450:4001:81b::200e"),
+        ("addr:2a00:1450:4001:81b::200e/64", "ipv6", "2a00:1450:4001:81b::200e"),
+        ("2a00:1450:4001:81b::200e%eth0", "ipv6", "2a00:1450:4001:81b::200e"),
+        ("2001:4860:4860:0:0:0:0:8888", "ipv6", "2001:4860:4860:0:0:0:0:8888"),
         ("4f8a:c99e:dc86:faf9:5988:5f63:375e:8a2a", "ipv6", "4f8a:c99e:dc86:faf9:5988:5f63:375e:8a2a"),
+        ("::ffff:86.231.85.193", "ipv6", "::ffff:86.231.85.193"),
+        ("64:ff9b::86.231.85.193", "ipv6", "64:ff9b::86.231.85.193"),
         ("call (202) 456-1111 today", "phone", "(202) 456-1111"),
-        ("202-456-1111 x123", "phone", "202-456-1111 x123"),
-        ("1-209-255-1000", "phone", "1-209-255-1000"),
-        ("202.456.1111.", "phone", "202.456.1111"),
-        ("+46 (0)8 928 571 38 fax", "phone", "+46 (0)8 928 571 38"),
-        ("+447700677662 mobile", "phone", "+447700677662"),
-        ("001-518-640-0854", "phone", "001-518-640-0854"),
-        ("Tél. 01.84.17.61.18", "phone", "01.84.17.61.18"),
-        ("(08) 8747 6301", "phone", "(08) 8747 6301"),
-        ("Telefon: 0431 35 06 90", "phone", "0431 35 06 90"),
-        ("电话：138 1234 9876", "phone", "138 1234 9876"),
-        ("please call me at 358 0594.", "phone", "358 0594"),
-        ("0910-5877671-Office\\,", "phone", "0910-5877671"),
+        ("tel:202-456-1111", "phone", "202-456-1111"),
         ("my credit card 4539799031796088", "card", "4539799031796088"),
-        ("4539 7990 3179 6088", "card", "4539 7990 3179 6088"),
         ("IBAN gb50mvfc38361978683032", "iban", "gb50mvfc38361978683032"),
-        ("GB56 HXDO 8816 7774 6561 19 please", "iban", "GB56 HXDO 8816 7774 6561 19"),
-        (f"token = 'ghp_{KEY[:36]}'", "api_key", f"ghp_{KEY[:36]}"),
-        ("key AKIAIOSFODNN7EXAMPLF;", "api_key", "AKIAIOSFODNN7EXAMPLF"),
-        (f"sk-proj-{KEY}", "api_key", f"sk-proj-{KEY}"),
+        ("key AKIAIOSFODNN7EXAMPLE;", "api_key", "AKIAIOSFODNN7EXAMPLE"),
     ],
 )
 def test_personal_data_is_found(text: str, kind: Kind, wanted: str) -> None:
-    assert (kind, wanted) in found_in(text)
-    assert all(found[0] in (kind, "email") for found in found_in(text))
+    assert found_in(text) == [(kind, wanted)]
 
 
 @pytest.mark.parametrize(
@@ -74,25 +67,22 @@ def test_personal_data_is_found(text: str, kind: Kind, wanted: str) -> None:
     [
         # versions, sections, object identifiers
         "release 1.2.3.4", "v4.5.103.30", "upgrade V8 to 4.6.85.28", "foo==81.2.3.4", "pkg-81.22.33.44.tar.gz",
-        "§ 81.2.3.4", "1.3.6.1.4.1.311", "in 2.4.1.0 we", "81.2.3.4-beta",
+        "§ 81.2.3.4", "1.3.6.1.4.1.311", "in 2.4.1.0 we", "81.2.3.4-beta", "on this host.\n12.4.1.2. Configuring",
+        "Liberty 21.0.0.12, 23.0.0.1",
         # addresses that are nobody's: private, loopback, link-local, documentation, multicast, networks
-        "10.218.6.131", "192.168.0.1", "127.0.0.1", "169.254.1.1", "192.0.2.17", "224.0.0.251", "81.2.3.0",
-        "81.2.3.0/24", "fe80::1", "::1", "2001:db8::17", "2001:0bc8:31a0::/48", "fd00:1::5", "00:11:22:33:44:55",
-        "00:11:22:33:44:55:66:77", "12:34:56:78", "std::add::be", "300.1.1.1", "081.2.3.4",
+        "10.218.6.131", "192.168.0.1", "172.16.5.4", "127.0.0.1", "169.254.1.1", "192.0.2.17", "224.0.0.251",
+        "81.2.3.0", "81.2.3.255", "81.2.3.0/24", "81.2.3.32/27", "fe80::1", "::1", "2001:db8::17", "3fff::1",
+        "2001:0bc8:31a0::/48", "fd00:1::5", "::ffff:10.0.0.1", "00:11:22:33:44:55",
+        "00:11:22:33:44:55:66:77", "12:34:56:78", "1:2:3:4:5:6:7:8", "std::add::be", "300.1.1.1", "081.2.3.4",
         # numbers
-        "LinkedAccountId: 215805592", "phone 2158055921", "1234567890123", "2023-03-15 10:22:33", "15.03.2023 10-22",
-        "ISBN 978-0-521-86842-6", "0-306-40615-2", "1,234 567-8901", "300(4.99-3.69)+300(5.50-3.86)",
-        "30 09 02 01 07 02", "1914-1918", "0000 0001 0002 0003", "+1.5e10", "UTC+0200", "202-555-0117", "+44 1234567",
-        "1 2 3 4 5 6 7 8 9",
-        "4539799031796088", "4539 7990 3179 6089", "over 1 200 000 mobile subscribers", "AB12 CD34 EF56 7890 1234",
+        "LinkedAccountId: 215805592", "1234567890123", "2023-03-15 10:22:33", "15.03.2023 10-22",
+        "ISBN 978-0-521-86842-6", "0-306-40615-2", "1.0.0.0", "AB12 CD34 EF56 7890 1234",
+        "d41d8cd98f00b204e9800998ecf8427e", "550e8400-e29b-41d4-a716-446655440000",
+        "2fd4e1c67a2d28fced849ee1bb76e7391b93eb12", "10.1000/182", "arXiv:2005.14165", "0x1f:0x2e:0x3d",
         # what only looks like an e-mail address
         "@property", "git@github.com:org/repo.git", "icon@2x.png", "a@b", "x@self.weight", "q@k.transpose(1)",
-        "me@example.com", "you@mail.example.org", "root@localhost", "x@y.invalid", "a..b@acme.org", "user@host.local",
-        "pkg@1.2.3", "@a@b.social",
-        # keys of documentation
-        "AKIAIOSFODNN7EXAMPLE", "ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
-        "task-management-of-a-very-long-name-without-digits",
-        "-----BEGIN PUBLIC KEY-----\nabc\n-----END PUBLIC KEY-----",
+        "root@localhost", "x@y.invalid", "a..b@acme.org", "user@host.local", "pkg@1.2.3", "@a@b.social",
+        "http://user:secret@acme.org/x", "ssh://deploy@acme.org",
     ],
 )  # fmt: skip
 def test_what_is_nobodys_stays(text: str) -> None:
@@ -100,16 +90,11 @@ def test_what_is_nobodys_stays(text: str) -> None:
     assert found_in(f"Some words, {text} and more.") == []
 
 
-def test_a_private_key_is_found_whole() -> None:
-    key = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n" + "MIIEowIBAAKCAQEA\n" * 30
-    text = f"before\n{key}-----END RSA PRIVATE KEY-----\nafter"
-    assert found_in(text) == [("private_key", f"{key}-----END RSA PRIVATE KEY-----")]
-    assert found_in(text.replace("END RSA PRIVATE", "END PUBLIC")) == []
-
-
 def test_matches_are_in_order_and_do_not_overlap() -> None:
     text = "jo@acme.org, 202-456-1111; 86.231.85.193 and +31 546 577 994 (jo@acme.org)"
     assert [kind for kind, _ in found_in(text)] == ["email", "phone", "ipv4", "phone", "email"]
+    chain = "4539 7990 3179 6088 (202) 456-1111 86.231.85.193 10.0.0.7 +31 546 577 994"
+    assert [kind for kind, _ in found_in(chain)] == ["card", "phone", "ipv4", "phone"]
 
 
 @settings(max_examples=60, deadline=None)
@@ -138,7 +123,7 @@ def test_a_text_is_judged_by_itself(texts: list[str]) -> None:
 HOSTILE = [
     "1.1.1.", "123-45-", "a.", "a@a.", "a@", "::", "a:b:", "1 ", "01-", "+1", "(0)12", "GB12 ABCD ", "1.2.3.4 ", "(1)",
     "-----BEGIN PRIVATE KEY-----aaaa", "ghp_", "github_pat_", "sk-", "phone 12-34-56-78 ", "4111 1111 1111 1111 ",
-    "a@" + "a." * 40,
+    "a@" + "a." * 40, "eyJ", "eyJaaaaaaaaaaaa.", "://a", "://a@", ":1", "1:2.", "::1.2.3.4", "+1.2", "(0123)45 ",
 ]  # fmt: skip
 
 
@@ -152,7 +137,10 @@ def seconds_for(text: str) -> float:
 
 
 def test_time_grows_with_the_text_not_with_its_square() -> None:
-    """All hostile texts together, of one size and of four times that size: a square would take 16 times as long."""
+    """agent-governance-toolkit#3566, langchain#39593: separators by the thousand.
+
+    All hostile texts together, of one size and of four times that size: a square would take 16 times as long.
+    """
     small, large = (sum(seconds_for(p * (size // len(p))) for p in HOSTILE) for size in (1 << 14, 1 << 16))
     assert large / small < 8
 

@@ -11,8 +11,10 @@ from tasks.documents import DOCUMENT_SCHEMA
 from tasks.lineage import graph_mermaid, graph_svg, read_graph
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
+from tasks.redact import RedactConfig, redact_personal_data
 from tasks.report import dashboard_pages, fence, write_report
 from tasks.runs import DatasetLine, RunRecord
+from tests.conftest import MakeDocuments
 
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)> ``` </pre> {{ 7 * 7 }} | bad'
 
@@ -95,6 +97,20 @@ def test_the_report_holds_the_figures_of_the_run(record: RunRecord, workspace: W
     assert "short 1" in tags.text
     assert "documents after each stage" in tags.text
     assert "svg" in tags.tags
+
+
+def test_the_report_says_what_personal_data_was_replaced_and_shows_shapes_only(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    documents = make_documents({"web": ["ask jo@acme.org or <b>x@y.de</b>", "call (202) 456-1111"]})
+    redacted = redact_personal_data(documents, into=workspace, config=RedactConfig())
+    record = RunRecord(run_id="20260101-000000-abcd", created="2026-01-01", recipe={"name": "r"})
+    record.set_dataset(line_of(redacted))
+    tags = Tags()
+    tags.feed(workspace.storage.read_bytes(write_report(workspace.storage, record)).decode())
+    words = " ".join(tags.text.split("Personal data replaced")[1].split())
+    assert words.startswith("sourcekindmatchesdocumentsshapes webemail 21 a@a.aa aa@aaaa.aaa webphone 11 (000)")
+    assert not any(secret in tags.text for secret in ("acme", "456-1111"))
 
 
 def test_the_dashboard_pages_cannot_be_broken_by_text(record: RunRecord, workspace: Workspace) -> None:
