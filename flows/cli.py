@@ -21,6 +21,7 @@ from tasks.runs import RunRecord, find_record, load_record, new_run_id, stages_b
 from tasks.start_check import check_start
 from tasks.storage import Storage
 from tasks.summary import summarise
+from tasks.verify import verify_run
 
 app = typer.Typer(
     help="From raw text to a trained base language model: one recipe, one graph of stages, every stage cached.",
@@ -90,9 +91,19 @@ def rerun(
 
 
 @app.command()
-def doctor(root: Root = "./lake", as_json: AsJson = False) -> None:
-    """Check this machine and the storage root: versions, memory, disk, storage, Prefect, Ray."""
-    findings = examine(Storage(root))
+def doctor(
+    root: Root = "./lake",
+    verify: Annotated[
+        str | None,
+        typer.Option("--verify", metavar="RUN", help="Read all data of a run again: sizes, sha256, digests."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine and the storage root: versions, memory, disk, storage, Prefect, Ray; with --verify, data."""
+    storage = Storage(root)
+    findings = examine(storage)
+    if verify is not None:
+        findings += verify_run(storage, find_record(storage, verify))
     if as_json:
         say_json([finding.model_dump() for finding in findings])
     else:

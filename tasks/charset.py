@@ -26,6 +26,7 @@ ANY_BYTES = frozenset({"windows-1252", "iso-8859-1", "latin-1", "cp1252"})  # th
 MAX_WESTERN_RATIO = 0.2  # Western European text has fewer letters beyond ASCII
 NO_CHARSETS = frozenset({"unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "undefined"})
 REPLACEMENT = "\ufffd"
+SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")  # never in UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +78,23 @@ def _detected(data: bytes) -> str:
     return known_charset(detect_encoding(data, max_len=DETECT_BYTES) or "") or "utf-8"
 
 
-def _strict(data: bytes, charset: str) -> str | None:
+def _joined_surrogates(text: str) -> Decoded:
+    """Pairs make one character, as in CESU-8 (Java, Oracle); a lone one has no meaning."""
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return Decoded(joined, "cesu-8", joined.count(REPLACEMENT) - text.count(REPLACEMENT))
+
+
+def _strict(data: bytes, charset: str, errors: str = "strict") -> str | None:
     try:
-        return data.decode(charset)
+        return data.decode(charset, errors)
     except (UnicodeError, ValueError):
         return None
 
 
 def _guess(data: bytes, charsets: list[str]) -> Decoded:
-    """No label fits: damaged UTF-8 where most of its sequences are sound, else detection, else replacement."""
+    """No label fits: UTF-8 with surrogates; damaged UTF-8 where most is sound; detection; replacement."""
+    if SURROGATE.search(data) and (text := _strict(data, "utf-8", "surrogatepass")) is not None:
+        return _joined_surrogates(text)
     utf8 = _decode_as(data, "utf-8")
     sound = sum(1 for char in utf8.text if char > "\x7f") - utf8.replaced
     if utf8.replaced == 0 or sound > utf8.replaced:

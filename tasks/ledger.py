@@ -77,6 +77,11 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def num_edited(self) -> int:
+        """Documents with another text; one that was edited for two reasons has two rows."""
+        return len({row[0] for row in self._rows if row[2] == "edit"})
+
     def table(self) -> pa.Table:
         """All rows in the ledger's schema, sorted by doc_id and then by the whole row."""
         rows = sorted(self._rows, key=lambda row: tuple("" if cell is None else str(cell) for cell in row))

@@ -8,6 +8,7 @@ A part function is undecorated, module level, `(unit, writer) -> None`; it reads
 rows, and returns. The key is a hash of everything that decides the result, so a finished part is found by any run.
 """
 
+import io
 import resource
 import time
 from collections import Counter
@@ -89,6 +90,7 @@ class Unit:
         identity: dict[str, Any] = {
             "format": FORMAT_VERSION,
             "stage": self.stage,
+            "source": self.source,
             "config": resolved(self.config),
             "code": self.code,
             "inputs": [[part.source, part.digest] for part in self.inputs],
@@ -212,7 +214,7 @@ class PartWriter:
             "rows_in": self.rows_in,
             "rows_out": self._rows,
             "dropped": actions["drop"],
-            "edited": actions["edit"],
+            "edited": self.ledger.num_edited,
             "errors": actions["error"],
             "skipped": sum(self.skipped.values()),
             "bytes_in": self.bytes_in,
@@ -280,7 +282,7 @@ def find_receipt(unit: Unit) -> Receipt | None:
 def read_part(storage: Storage, part: Part, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a part, one table per row group; page checksums are verified.
 
-    Raises DataError when it is missing, damaged or not the file that was written.
+    Raises DataError when it is missing, damaged or, by its rows or size, not the file that was written.
     """
     if not part.rows:
         return
@@ -288,12 +290,12 @@ def read_part(storage: Storage, part: Part, columns: list[str] | None = None) ->
         with storage.open_input(part.path) as raw, pq.ParquetFile(raw, page_checksum_verification=True) as file:
             if file.metadata.num_rows != part.rows:
                 raise DataError(f"{part.path} holds {file.metadata.num_rows} rows of {part.rows} that were written")
+            if (size := raw.seek(0, io.SEEK_END)) != part.bytes:
+                raise DataError(f"{part.path} has {size} bytes of {part.bytes}: not the file that was written")
             for index in range(file.metadata.num_row_groups):
                 yield file.read_row_group(index, columns=columns, use_threads=False)
     except FileNotFoundError as error:
-        raise DataError(
-            f"{part.path} is missing: a manifest names it; run `basemill doctor` or compute it again"
-        ) from error
+        raise DataError(f"{part.path} is missing: a manifest names it; see `basemill doctor --verify RUN`") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{part.path} cannot be read: {error}") from error
 

@@ -65,7 +65,7 @@ def texts() -> Iterator[Hostile]:
         "surrogates.jsonl",
         b'{"text": "half a pair \\ud800 and the other \\udc00 half", "url": "https://a.example/\\udfff"}\n',
         b'{"text": "raw surrogate bytes \xed\xa0\x80 in a line"}\n',
-        documents=2, edits={"lone_surrogate": 3},
+        documents=2, edits={"lone_surrogate": 3, "decode_lossy": 1},
     )  # fmt: skip
     yield jsonl(
         "nul.jsonl",

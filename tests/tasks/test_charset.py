@@ -39,6 +39,20 @@ def test_damaged_utf8_stays_utf8_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "text", "charset", "replaced"),
+    [
+        (b"half \xed\xa0\x80 a pair", "half \ufffd a pair", "cesu-8", 1),
+        (b"\xed\xb0\x80\xed\xa0\x80 \xef\xbf\xbd", "\ufffd\ufffd \ufffd", "cesu-8", 2),  # one was there before
+        ("é ".encode() + b"\xed\xa0\xbd\xed\xb8\x80!", "é 😀!", "cesu-8", 0),  # a pair is a character
+        ("ㄱ 힣 \ud7ff".encode(), "ㄱ 힣 \ud7ff", "utf-8", 0),  # the neighbours of surrogates are sound
+    ],
+)
+def test_surrogates_in_utf8_are_joined_or_counted(data: bytes, text: str, charset: str, replaced: int) -> None:
+    """Java and Oracle write such UTF-8 (CESU-8); a browser's guess would be windows-1252."""
+    assert decode_bytes(data) == Decoded(text, charset, replaced)
+
+
+@pytest.mark.parametrize(
     "label", ["base64", "rot13", "hex", "iso-8859-1-foo", "big5_solaris", "", "\x00", "undefined", "idna"]
 )
 def test_a_label_that_names_no_charset_is_none(label: str) -> None:

@@ -81,6 +81,20 @@ def test_counts_and_names_every_document(make_documents: Callable[..., Manifest]
     assert len({row["doc_id"] for row in rows}) == 2
 
 
+def test_a_file_of_another_size_is_not_read_as_the_part(
+    make_documents: Callable[..., Manifest], workspace: Workspace
+) -> None:
+    """Another sound file with as many rows in the part's place."""
+    part = make_documents(TEXTS).parts[0]
+    path = Path(workspace.storage.path(part.path))
+    table = pq.read_table(path)
+    column = table.schema.get_field_index("text")
+    other = pa.array([f"{text} and more" for text in table["text"].to_pylist()], pa.large_string())
+    pq.write_table(table.set_column(column, table.schema.field(column), other), path)
+    with pytest.raises(DataError, match=f"{part.path} has {path.stat().st_size} bytes of {part.bytes}"):
+        list(read_part(workspace.storage, part))
+
+
 def test_a_finished_dataset_is_found_by_any_run(make_documents: Callable[..., Manifest], workspace: Workspace) -> None:
     documents = make_documents(TEXTS)
     first = drop(workspace, documents)

@@ -29,6 +29,16 @@ def test_the_order_of_calls_does_not_matter() -> None:
     assert first.table().equals(second.table())
 
 
+def test_a_document_edited_for_two_reasons_is_one_edited_document() -> None:
+    ledger = Ledger()
+    for reason in ("email", "phone"):
+        ledger.edit("web:a", "web", reason)
+    ledger.edit("web:b", "web", "email")
+    ledger.drop("web:c", "web", "short")
+    assert ledger.num_edited == 2
+    assert ledger.reasons == {"email": 2, "phone": 1, "short": 1}
+
+
 def test_counts_by_action_and_reason() -> None:
     ledger = Ledger(frozenset({"short", "long"}))
     ledger.drop("web:a", "web", "short")

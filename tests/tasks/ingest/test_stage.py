@@ -171,6 +171,17 @@ def test_a_new_file_computes_its_own_unit_and_at_most_the_next_few(workspace: Wo
     assert len(documents(workspace, after)) == len(documents(workspace, before)) + 1
 
 
+def test_two_sources_that_read_the_same_files_share_no_part(workspace: Workspace, many: Path) -> None:
+    """Their documents differ by source and id, so one must not be found in place of the other."""
+    manifest = run(workspace, 5_000, web={"base": str(many)}, other={"base": str(many)})
+    assert len({part.key for part in manifest.parts}) == len(manifest.parts)
+    for source in ("web", "other"):
+        tables = [table for part in manifest.parts_of(source) for table in read_part(workspace.storage, part)]
+        own = [row for table in tables for row in table.to_pylist()]
+        assert {row["source"] for row in own} == {source}
+        assert all(row["doc_id"].startswith(f"{source}:") for row in own)
+
+
 class Interrupted(Exception):
     """Stands for a kill between two parts."""
 

@@ -94,6 +94,8 @@ def test_bad_lines_are_named(line: str, reason: str) -> None:
         (b'{"text": "a\tb"}', "a\tb", {}),  # a raw tab: not strict, but clear
         (b'{"text": "caf\xe9 au lait, na\xefve r\xe9sum\xe9"}', "café au lait, naïve résumé", {}),
         ('{"text": "zażółć "}'.encode()[:-2] + b"\xff" + b'"}', "zażółć \ufffd", {"decode_lossy": 1}),
+        (b'{"text": "a\xed\xa0\x80b"}', "a\ufffdb", {"decode_lossy": 1}),
+        (b'{"text": "a\xed\xa0\xbd\xed\xb8\x80b"}', "a😀b", {}),
         ('{"text": "a", "score": NaN}', "a", {}),
         ('{"text": "a", "url": {"href": "x"}}', "a", {"column_type": 1}),
         ('\ufeff{"text": "a"}', "a", {}),
