@@ -1,7 +1,8 @@
-"""The `basemill` command: run, plan, rerun, doctor here; what looks at runs in cli_look.py. Thin: no logic of its own.
+"""The `basemill` command: run, plan, rerun, doctor here; what looks at runs in cli_look.py and cli_compare.py.
 
-Exit status: 0 done, 1 failed or cancelled, 2 wrong use or wrong recipe. Environment: BASEMILL_ROOT (storage root),
-BASEMILL_WORKERS (0: without Ray), RAY_ADDRESS, PREFECT_API_URL, the AWS_* names with AWS_ENDPOINT_URL.
+Thin: no logic of its own. Exit status: 0 done, 1 failed or cancelled, 2 wrong use or wrong recipe. Environment:
+BASEMILL_ROOT (storage root), BASEMILL_WORKERS (0: without Ray), RAY_ADDRESS, PREFECT_API_URL, the AWS_* names with
+AWS_ENDPOINT_URL.
 """
 
 import sys
@@ -9,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import cli_look
-from flows.cli_options import AsJson, Root, RunName
+from flows import cli_compare, cli_look
+from flows.cli_options import AsJson, Overrides, Root, RunName
 from flows.display import err, say_json, say_progress, say_summary, say_table, show_run
 from flows.prefect_server import dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
@@ -30,12 +31,9 @@ app = typer.Typer(
     add_completion=False,
 )
 cli_look.add_to(app)
+cli_compare.add_to(app)
 
 RecipePath = Annotated[str, typer.Argument(metavar="[RECIPE]", help="A recipe file, or the name of one that ships.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change one value of the recipe; may be given again."),
-]
 FromStage = Annotated[
     str | None, typer.Option("--from", metavar="STAGE", help="Stages before this one are only looked up.")
 ]

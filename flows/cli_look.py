@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from flows.cli_options import AsJson, Root, RunName
-from flows.display import say, say_funnel, say_json, say_table
+from flows.display import compared, say, say_funnel, say_json, say_table
 from tasks.errors import ConfigError
 from tasks.funnel import funnel
 from tasks.manifest import Manifest, list_manifests, load_manifest
@@ -97,7 +97,7 @@ def why(
         return
     say(f"{story.doc_id}  {story.url or ''}\nraw record: {story.raw_ref}\n\n{story.excerpt}\n")
     rows = [
-        (fact.stage, fact.verdict, fact.reason, _compared(fact.value, fact.threshold), fact.matched_id or "",
+        (fact.stage, fact.verdict, fact.reason, compared(fact.value, fact.threshold), fact.matched_id or "",
          ", ".join(f"{name}={value}" for name, value in fact.detail.items()))
         for fact in story.facts
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def sample(
         say_json([document.model_dump(mode="json") for document in samples])
         return
     for document in samples:
-        facts = _compared(document.value, document.threshold)
+        facts = compared(document.value, document.threshold)
         against = f" in favour of {document.matched_id}" if document.matched_id else ""
         say(f"--- {document.doc_id}: {document.action} {document.reason} {facts}{against}".rstrip())
         say(document.text + "\n")
@@ -198,9 +198,3 @@ def find_dataset(storage: Storage, name: str) -> Manifest:
     if len(found) != 1:
         raise ConfigError(f"dataset {name!r}: {len(found)} datasets match; references are shown by `basemill show RUN`")
     return load_manifest(storage, found[0])
-
-
-def _compared(value: float | None, threshold: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" + ("" if threshold is None else f" (limit {threshold:.4g})")

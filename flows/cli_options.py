@@ -9,3 +9,7 @@ Root = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Figures as JSON, for programs.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning or end, or `latest`.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change one value of the recipe; may be given again."),
+]

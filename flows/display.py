@@ -106,6 +106,13 @@ def say_summary(figures: dict[str, Any], dashboard: str) -> None:
     say(f"{'dashboard':<10} {dashboard}  (`prefect server start` shows it when no run is on)")
 
 
+def compared(value: float | None, threshold: float | None) -> str:
+    """A value beside its limit."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" + ("" if threshold is None else f" (limit {threshold:.4g})")
+
+
 def _rounded(value: float | None) -> float | str:
     return "no text" if value is None else round(value, 3)
 

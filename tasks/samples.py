@@ -58,8 +58,8 @@ def _kept(storage: Storage, manifest: Manifest, count: int) -> list[Sample]:
     best: list[tuple[int, Part, str]] = []
     for part in manifest.parts:
         ids = [name for table in read_part(storage, part, ["doc_id"]) for name in table["doc_id"].to_pylist()]
-        best = sorted([*best, *((_rank(name), part, name) for name in ids)], key=lambda entry: entry[0])[:count]
-    texts = _texts(storage, [(part, name) for _, part, name in best])
+        best = sorted([*best, *((rank_of(name), part, name) for name in ids)], key=lambda entry: entry[0])[:count]
+    texts = read_texts(storage, [(part, name) for _, part, name in best])
     return [Sample(doc_id=name, source=part.source or "", action="keep", text=texts[name]) for _, part, name in best]
 
 
@@ -70,9 +70,9 @@ def _decided(storage: Storage, manifest: Manifest, reason: str, count: int) -> l
         ledger = read_ledger(storage, part)
         rows = ledger.filter(pc.equal(ledger["reason"], reason)).to_pylist()
         origin = before[index] if index < len(before) else None
-        found = [(_rank(row["doc_id"]), part if row["action"] == "edit" else origin, row) for row in rows]
+        found = [(rank_of(row["doc_id"]), part if row["action"] == "edit" else origin, row) for row in rows]
         best = sorted([*best, *found], key=lambda entry: entry[0])[:count]
-    texts = _texts(storage, [(part, row["doc_id"]) for _, part, row in best if part is not None])
+    texts = read_texts(storage, [(part, row["doc_id"]) for _, part, row in best if part is not None])
     return [Sample(**row, text=texts.get(row["doc_id"], "")) for _, _, row in best]
 
 
@@ -84,7 +84,7 @@ def _input_parts(storage: Storage, manifest: Manifest) -> list[Part]:
     return []
 
 
-def _texts(storage: Storage, wanted: list[tuple[Part, str]]) -> dict[str, str]:
+def read_texts(storage: Storage, wanted: list[tuple[Part, str]]) -> dict[str, str]:
     """Beginning of the texts of documents, by id."""
     by_part: dict[Part, list[str]] = {}
     for part, name in wanted:
@@ -100,7 +100,8 @@ def _texts(storage: Storage, wanted: list[tuple[Part, str]]) -> dict[str, str]:
     return {name: texts.get(name, "") for _, name in wanted}
 
 
-def _rank(doc_id: str) -> int:
+def rank_of(doc_id: str) -> int:
+    """A place in an order that nobody chose."""
     return xxhash.xxh3_64_intdigest(doc_id.encode())
 
 

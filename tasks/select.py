@@ -106,6 +106,11 @@ def cut_texts(table: pa.Table, signals: pa.Table, ledger: Ledger) -> pa.Table:
     return table.set_column(position, table.schema.field(position), text_array(data, offsets))
 
 
+def loses_too_much(documents: int, dropped: int, config: SelectConfig) -> bool:
+    """Whether a source of so many documents may not lose so many."""
+    return documents >= GUARDED_DOCUMENTS and dropped > config.max_drop_ratio * documents
+
+
 def check_losses(receipts: list[Receipt], config: SelectConfig) -> None:
     """The guard rail. Raises DataError, with the reasons by number, when a source loses more than the config allows."""
     by_source: dict[str, list[Receipt]] = {}
@@ -113,8 +118,9 @@ def check_losses(receipts: list[Receipt], config: SelectConfig) -> None:
         by_source.setdefault(receipt.part.source or "", []).append(receipt)
     for source, own in by_source.items():
         documents, dropped = (sum(receipt.counts[name] for receipt in own) for name in ("rows_in", "dropped"))
-        limit = for_source(config, source).max_drop_ratio
-        if documents >= GUARDED_DOCUMENTS and dropped > limit * documents:
+        own_config = for_source(config, source)
+        limit = own_config.max_drop_ratio
+        if loses_too_much(documents, dropped, own_config):
             reasons = sum((Counter(receipt.reasons) for receipt in own), Counter())
             del reasons[LINE_RULES]
             top = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(5))

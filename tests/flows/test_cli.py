@@ -18,7 +18,21 @@ from tasks.storage import Storage
 from tasks.summary import summarise
 
 Call = Callable[..., tuple[int, str, str]]
-COMMANDS = ["run", "plan", "rerun", "runs", "show", "files", "why", "trace", "sample", "report", "generate", "doctor"]
+COMMANDS = [
+    "run",
+    "plan",
+    "rerun",
+    "runs",
+    "show",
+    "files",
+    "why",
+    "trace",
+    "sample",
+    "report",
+    "generate",
+    "doctor",
+    "whatif",
+]
 
 
 @pytest.fixture
@@ -141,6 +155,26 @@ def test_looking_at_a_run(call: Call, first: RunRecord, root: str) -> None:
         Path(out.strip()).read_text().startswith("<!doctype html>".upper()) or "<html" in Path(out.strip()).read_text()
     )
     assert call("generate", "latest")[0] == 2  # it has trained nothing
+
+
+def test_what_other_rules_would_keep(call: Call, first: RunRecord) -> None:
+    """Figures of the run as the run has them, and those of other rules beside them; wrong rules exit with 2."""
+    funnel = {row["source"]: row for row in json.loads(call("show", "--json")[1])["funnel"] if row["stage"] == "select"}
+    change = ("--set", "select.rules.long=num_words > 3000")
+    answer = json.loads(call("whatif", first.run_id, *change, "--json")[1])
+    for row in answer["sources"]:
+        assert (row["documents"], row["kept_before"]) == (
+            funnel[row["source"]]["rows_in"],
+            funnel[row["source"]]["rows_out"],
+        )
+    dropped = sum(row["newly_dropped"] for row in answer["sources"])
+    assert dropped > 0
+    status, out, _ = call("whatif", "latest", *change, "--count", "1")
+    assert status == 0
+    assert answer["newly_dropped"][0]["doc_id"] in out
+    assert out.count("just dropped") == 1
+    assert "never fires in web" in out
+    assert call("whatif", "latest", "--set", "select.rules.long=num_wrods > 2")[0] == 2
 
 
 def test_the_story_of_a_document_and_samples(call: Call, first: RunRecord) -> None:

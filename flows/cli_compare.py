@@ -1,0 +1,62 @@
+"""The commands that set one thing beside another: whatif. They start nothing and write nothing."""
+
+from typing import Annotated
+
+import typer
+
+from flows.cli_options import AsJson, Overrides, Root, RunName
+from flows.display import compared, say, say_json, say_table
+from tasks.runs import find_record
+from tasks.storage import Storage
+from tasks.whatif import DEFAULT_SAMPLES, WhatIf, what_if
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(whatif)
+
+
+def whatif(
+    run_name: RunName = "latest",
+    overrides: Overrides = None,
+    count: Annotated[int, typer.Option("--count", min=0, help="Documents to show of each kind.")] = DEFAULT_SAMPLES,
+    root: Root = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """Say what other rules of select would keep and drop, from the stored signals; and what each rule alone removes."""
+    storage = Storage(root)
+    answer = what_if(storage, find_record(storage, run_name), overrides or (), count)
+    if as_json:
+        say_json(answer.model_dump(mode="json"))
+        return
+    _say_sources(answer)
+    for source in answer.sources:
+        rows = [
+            (rule.reason, rule.drops_before, rule.drops, rule.fails, rule.alone, rule.not_applied)
+            for rule in answer.rules
+            if rule.source == source.source and (rule.fails or rule.drops_before)
+        ]
+        if rows:
+            names = ("rule", "drops in the run", "would drop", "fails", "alone", "not applied")
+            say_table(names, rows, title=f"Source {source.source}")
+        if source.never:
+            say(f"never fires in {source.source}: {', '.join(source.never)}")
+        say()
+    for title, samples in (("just kept", answer.newly_kept), ("just dropped", answer.newly_dropped)):
+        for document in samples:
+            facts = compared(document.value, document.threshold)
+            say(f"--- {title}: {document.doc_id} {document.reason} {facts}".rstrip())
+            say(document.text + "\n")
+
+
+def _say_sources(answer: WhatIf) -> None:
+    rows = [
+        (
+            row.source, row.documents, row.kept_before, row.kept, row.newly_kept, row.newly_dropped, row.chars_before,
+            row.chars, "max_drop_ratio would stop it" if row.is_stopped else "",
+        )
+        for row in answer.sources
+    ]  # fmt: skip
+    names = ("source", "documents", "kept in the run", "would keep", "+", "-", "characters in the run", "then", "")
+    say_table(names, rows)
+    say()
