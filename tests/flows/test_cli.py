@@ -160,7 +160,7 @@ def test_looking_at_a_run(call: Call, first: RunRecord, root: str) -> None:
 def test_what_other_rules_would_keep(call: Call, first: RunRecord) -> None:
     """Figures of the run as the run has them, and those of other rules beside them; wrong rules exit with 2."""
     funnel = {row["source"]: row for row in json.loads(call("show", "--json")[1])["funnel"] if row["stage"] == "select"}
-    change = ("--set", "select.rules.long=num_words > 3000")
+    change = ("--set", "select.rules.long=num_words > 800")
     answer = json.loads(call("whatif", first.run_id, *change, "--json")[1])
     for row in answer["sources"]:
         assert (row["documents"], row["kept_before"]) == (
