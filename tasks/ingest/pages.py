@@ -1,5 +1,6 @@
 """Whole files and web pages to records: text, Markdown and source files, HTML."""
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,9 @@ def page_record(page: RawPage, config: SourceConfig, extractor: PageExtractor) -
     if len(page.data) > config.limits.max_bytes:
         return Rejected(page.position, "too_large", value=len(page.data), threshold=config.limits.max_bytes)
     decoded = decode_bytes(page.data, page.charset_label, is_html=True)
-    found = extractor.extract(decoded.text, config.extractor, config.limits)
+    is_utf8 = decoded.charset == "utf-8" and not decoded.replaced
+    utf8 = page.data.removeprefix(BOM_UTF8) if is_utf8 else decoded.text.encode("utf-8", "replace")
+    found = extractor.extract(utf8, config.extractor, config.limits)
     if not isinstance(found, Page):
         detail = ({"error": found.detail} if found.detail else {}) | ({"url": page.url} if page.url else {})
         return Rejected(page.position, found.reason, detail, found.value, found.threshold)

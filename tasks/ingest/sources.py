@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from tasks.config import fingerprint_of
 from tasks.errors import ConfigError, DataError
-from tasks.extract import ExtractorName, PageLimits
+from tasks.extract import ExtractorName
+from tasks.page_limits import PageLimits
 from tasks.storage import FileInfo, Storage, sha256_of
 
 Format = Literal["auto", "jsonl", "lines", "parquet", "text", "html", "warc", "wet"]
@@ -37,7 +38,10 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
     url_key: str = Field(default="url", description="field or column of the address")
     timestamp_key: str = Field(default="timestamp", description="field or column of the time")
     id_key: str = Field(default="id", description="the input's own id; goes to meta.id, documents get ids of ours")
-    extractor: ExtractorName = Field(default="resiliparse", description="HTML to text; none keeps the HTML")
+    extractor: ExtractorName = Field(
+        default="trafilatura",
+        description="HTML to text: trafilatura is more precise, resiliparse 8 times as fast, none keeps the HTML",
+    )
     limits: PageLimits = Field(default=PageLimits(), description="what one page may cost")
     max_record_bytes: int = Field(default=256 << 20, ge=1, description="longer records are refused (too_large)")
     on_damage: Literal["keep", "fail"] = Field(
