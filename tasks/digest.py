@@ -54,8 +54,19 @@ def _digest(schema: pa.Schema, rows: int, columns: Iterator[pa.ChunkedArray]) ->
     digest = hashlib.sha256()
     for field, column in zip(schema, columns, strict=True):
         digest.update(f"{field.name}\0{type_name(field.type)}\0{rows}\0".encode())
-        _update(digest.update, column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
+        _update_column(digest.update, column)
     return digest.hexdigest()
+
+
+def _update_column(update: Update, column: pa.ChunkedArray) -> None:
+    """One column; the texts of many row groups are not copied into one."""
+    if column.num_chunks > 1 and _is_binary(column.type) and not column.null_count:
+        for chunk in column.chunks:
+            update(_int64(pc.binary_length(chunk)))
+        for chunk in column.chunks:
+            update(_binary_values(chunk))
+    else:
+        _update(update, column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
 
 
 def _update(update: Update, array: pa.Array) -> None:

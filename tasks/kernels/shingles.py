@@ -17,6 +17,7 @@ from numba import njit
 
 from tasks.kernels.buffers import text_array, text_buffers
 from tasks.kernels.folding import DIGIT, FIRST_PIECE, SEPARATOR, TABLE_SIZE, fold_tables
+from tasks.kernels.sorting import sort_distinct
 from tasks.kernels.xxhash64 import load_u64, xxh64
 
 RESULT_PACKAGES = ("datasketch",)
@@ -276,11 +277,7 @@ def _shingle_sets(data: Any, bounds: Any, tables: Any, ends: Any) -> Any:
         for first in range(0, total, BLOCK):
             number = min(BLOCK, total - first)
             _hash_block(out, words, first, number, order, hashes[size + first : size + first + number])
-        found = np.sort(hashes[size : size + total])
-        for index in range(total):
-            if index == 0 or found[index] != found[index - 1]:
-                hashes[size] = found[index]
-                size += 1
+        size += sort_distinct(hashes[size : size + total], total)
         ends[row] = size
     return hashes[:size]
 
