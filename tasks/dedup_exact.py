@@ -35,12 +35,12 @@ from tasks.exchange import (
     remove_parts,
     write_partitions,
 )
+from tasks.guard_rail import check_dropped_share
 from tasks.keepers import (
     KEEPER_FIELDS,
     KEEPER_ORDER,
     VERDICT_SCHEMA,
     apply_by_part,
-    check_dropped_share,
     dates_of,
     decide_by_part,
     lengths_of,

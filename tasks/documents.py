@@ -6,8 +6,9 @@ position, so an id is unique by construction, stable when files are added, and h
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -42,6 +43,17 @@ def text_bytes(table: pa.Table) -> int:
     if "text" in table.column_names:
         return int(pc.sum(pc.binary_length(table["text"].cast(pa.large_binary()))).as_py() or 0)
     return int(table.nbytes)
+
+
+def with_texts(table: pa.Table, edited: Mapping[int, str]) -> pa.Table:
+    """The table with other texts in the rows that are named, in order."""
+    if not edited:
+        return table
+    mask = np.zeros(table.num_rows, np.bool_)
+    mask[list(edited)] = True
+    texts = pc.replace_with_mask(table["text"].combine_chunks(), mask, pa.array(edited.values(), pa.large_string()))
+    position = table.schema.get_field_index("text")
+    return table.set_column(position, table.schema.field(position), texts)
 
 
 def meta_json(values: dict[str, object]) -> str:

@@ -1,10 +1,10 @@
 """What is looked for in documents: n-grams and short questions of evaluation sets, and canaries that prove the search.
 
-A **target** is one text of an item that can be found: a question or passage of at least NGRAM_WORDS words (by its
-n-grams), or a shorter question together with its answer within WINDOW_WORDS (one of at least ALONE_WORDS is looked for
-alone when it has no answer). A **probe** is what a document is searched for: an n-gram, or a whole short target. Items
-with no target are counted as untested. A target is found in a document when enough of its probes are, those aside that
-stand in too many documents to be evidence ("common": licences, famous speeches).
+A **target** is one text of an item that can be found: a question, passage or answer of at least NGRAM_WORDS words (by
+its n-grams), or a shorter question together with its answer within WINDOW_WORDS (one of at least ALONE_WORDS is looked
+for alone when it has no answer). A **probe** is what a document is searched for: an n-gram, or a whole short target.
+Items with no target are counted as untested. A target is found in a document when enough of its probes are, those aside
+that stand in too many documents to be evidence ("common": licences, famous speeches).
 
 Files of the step `decontaminate.index`: targets.parquet (set, item, field, probes, text: its beginning), probes.parquet
 (probe, target; sorted), shorts.parquet (anchor, words, hash, probe, answers: [words, hash, ...]; sorted by anchor).
@@ -23,7 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tasks.errors import DataError
-from tasks.evaluation_sets import Item
+from tasks.evaluation_sets import CANARY_SET, Item
 from tasks.kernels.ngrams import (
     ANCHOR_WORDS,
     NGRAM_WORDS,
@@ -35,13 +35,14 @@ from tasks.kernels.ngrams import (
     word_prefix,
 )
 from tasks.manifest import load_manifest
+from tasks.spans import merged
 from tasks.storage import Storage
 
 RESULT_PACKAGES = ("xxhash",)
 ALONE_WORDS = 8  # a question without an answer that is still telling; marin leaves such items out altogether
 ANSWER_WORDS = 12  # of a longer answer, these first words are looked for
+MIN_EVIDENCE_RATIO = 0.2  # of a target's probes: what is left of a famous speech are misquotations
 PREVIEW_CHARS = 100
-CANARY_SET = "(canary)"
 CANARY_LONG = (
     "Seventeen velvet lanterns argued quietly while the copper heron counted marmalade staircases beneath an"
     " upholstered thunderstorm near Quillwick harbour"
@@ -91,12 +92,10 @@ class EvaluationIndex:
         return found[:, [0, 3, 4]], probes
 
     def evidence(self, common: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Per target the number of its probes that are not common."""
+        """Per target the number of its probes that are not common; 0 where too few are left to tell anything."""
         sizes = np.asarray(self.targets["probes"], np.int64)
-        if len(common):
-            lost = self.probe_targets[np.isin(self.probes, common)]
-            sizes = sizes - np.bincount(lost, minlength=len(sizes))
-        return sizes
+        lost = np.bincount(self.probe_targets[np.isin(self.probes, common)], minlength=len(sizes))
+        return np.where(sizes - lost >= MIN_EVIDENCE_RATIO * sizes, sizes - lost, 0)
 
     def judge(
         self, probes: NDArray[np.uint64], places: NDArray[np.int64], evidence: NDArray[np.int64]
@@ -113,6 +112,7 @@ class EvaluationIndex:
         return [
             Finding(target, len(distinct[target]) / int(evidence[target]), len(distinct[target]), merged(spans[target]))
             for target in sorted(spans)
+            if evidence[target]
         ]
 
     def check(self) -> None:
@@ -177,17 +177,6 @@ def load_index(storage: Storage, reference: str) -> EvaluationIndex:
     )
 
 
-def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans in order, those that touch or overlap joined."""
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined
-
-
 def _canary_texts() -> list[str]:
     words = CANARY_LONG.upper().split()
     rewrapped = "\n".join(" ".join(words[at : at + 5]) for at in range(0, len(words), 5))
@@ -210,7 +199,7 @@ class _Builder:
     def add_item(self, name: str, item: Item) -> bool:
         """Add an item's targets; whether it has any."""
         before = len(self.targets)
-        for field, texts in (("question", item.questions), ("passage", item.passages)):
+        for field, texts in (("question", item.questions), ("passage", item.passages), ("answer", item.answers)):
             for text in texts:
                 words = len(word_prefix(text)) - 1
                 if words >= NGRAM_WORDS:

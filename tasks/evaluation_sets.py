@@ -9,6 +9,8 @@ with the recipes).
 import csv
 import gzip
 import io
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +19,17 @@ from typing import Any, Literal, Self
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from tasks.errors import ConfigError, DataError, StorageError
 from tasks.storage import Storage
 
 RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
 RECIPE_PREFIX, ROOT_PREFIX = "recipe:", "{root}"
+CANARY_SET = "(canary)"  # the set of the items that prove the search; no other may bear the name
 MAX_CSV_FIELD_BYTES = 1 << 24  # a passage; Python's own limit is 128 kB
+
+UNKNOWN_ANSWERS = ("", "-1", "None", "nan")  # how published test splits hide their labels
 
 Action = Literal["drop", "cut", "report"]
 Format = Literal["jsonl", "csv", "parquet"]
@@ -45,6 +49,13 @@ class EvaluationSetConfig(BaseModel, frozen=True, extra="forbid"):
     id: str | None = Field(default=None, description="column of the item's id; the row number unless given")
     action: Action = Field(default="drop", description="drop the document, cut the span, or report only")
     min_overlap: float = Field(default=0.5, gt=0, le=1, description="share of an item's n-grams that counts")
+
+    @field_validator("path")
+    @classmethod
+    def _check_path(cls, value: str) -> str:
+        if value and not value.startswith(("/", ROOT_PREFIX, RECIPE_PREFIX)) and "://" not in value:
+            raise ValueError(f"{value!r} depends on the working folder: begin it with /, s3://, {{root}}/ or recipe:")
+        return value
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
@@ -86,17 +97,19 @@ def read_items(data: bytes, name: str, config: EvaluationSetConfig) -> list[Item
     items = []
     for number, row in enumerate(_rows(data, name, config)):
         place = f"decontaminate.evaluation_sets.{name}: row {number}"
-        answers = _texts(row, config.answer, place)
-        if config.answer_index is not None:
-            answers = _chosen(answers, _value(row, config.answer_index, place), place)
         ids = _texts(row, config.id, place)
         items.append(
             Item(
                 id=ids[0] if ids else str(number),
                 questions=_texts(row, config.question, place),
-                answers=answers,
+                answers=_answers(row, config, place),
                 passages=_texts(row, config.passage, place),
             )
+        )
+    if repeated := [name for name, times in Counter(item.id for item in items).items() if times > 1]:
+        raise DataError(
+            f"decontaminate.evaluation_sets.{name}.id: {config.id!r} is no key: {len(repeated)} ids name several rows, "
+            f"{repeated[0]!r} among them; leave `id` out to count by row number"
         )
     return items
 
@@ -123,7 +136,7 @@ def _rows(data: bytes, name: str, config: EvaluationSetConfig) -> Iterator[dict[
             yield from csv.DictReader(io.StringIO(plain.decode("utf-8-sig"), newline=""))
         else:
             yield from (orjson.loads(line) for line in plain.splitlines() if line.strip())
-    except (pa.ArrowInvalid, UnicodeDecodeError, csv.Error, orjson.JSONDecodeError, EOFError, OSError) as error:
+    except (pa.ArrowException, ValueError, csv.Error, zlib.error, EOFError, OSError) as error:
         raise DataError(f"decontaminate.evaluation_sets.{name}: the file is no valid {kind}: {error}") from error
 
 
@@ -131,7 +144,8 @@ def _decompressed(data: bytes) -> bytes:
     if data[:2] == b"\x1f\x8b":
         return gzip.decompress(data)
     if data[:4] == b"\x28\xb5\x2f\xfd":
-        return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read()
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as plain:
+            return bytes(plain.read())
     return data
 
 
@@ -146,17 +160,25 @@ def _value(row: Any, key: str, place: str) -> Any:
 
 
 def _texts(row: Any, key: str | None, place: str) -> tuple[str, ...]:
-    if key is None:
-        return ()
-    value = _value(row, key, place)
+    return () if key is None else _as_texts(_value(row, key, place))
+
+
+def _as_texts(value: Any) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     return tuple(str(text) for text in values if text is not None and str(text).strip())
 
 
-def _chosen(answers: tuple[str, ...], index: Any, place: str) -> tuple[str, ...]:
-    """The answer at an index given as a number (0, "0") or as a letter ("A")."""
-    text = str(index).strip()
-    position = int(text) if text.isdigit() else ord(text.upper()) - ord("A") if len(text) == 1 else -1
-    if not 0 <= position < len(answers):
-        raise DataError(f"{place}: answer {index!r} is none of {len(answers)} choices")
-    return (answers[position],)
+def _answers(row: Any, config: EvaluationSetConfig, place: str) -> tuple[str, ...]:
+    """The answer, the chosen one of several choices, or all of them where the set does not tell (hidden labels)."""
+    if config.answer is None or config.answer_index is None:
+        return _texts(row, config.answer, place)
+    choices, index = _value(row, config.answer, place), str(_value(row, config.answer_index, place)).strip()
+    if index in UNKNOWN_ANSWERS:
+        return _as_texts(choices)
+    number = index.removesuffix(".0")
+    position = int(number) if number.isdecimal() else ord(index.upper()) - ord("A") if len(index) == 1 else -1
+    if not isinstance(choices, list) or not 0 <= position < len(choices):
+        raise DataError(
+            f"{place}: answer {index!r} is none of {len(choices) if isinstance(choices, list) else 1} choices"
+        )
+    return _as_texts(choices[position])

@@ -6,7 +6,7 @@ number of the document part; each document part then gets its slice of them as a
 is computed again only when its documents or its slice changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import numpy as np
@@ -20,7 +20,6 @@ from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
 
 UNDATED = np.iinfo(np.int64).min
-GUARDED_DOCUMENTS = 1_000  # smaller sources may lose any share: a folder of licences holds little else than duplicates
 
 DECISION_SCHEMA = pa.schema(
     [
@@ -118,22 +117,3 @@ def apply_decisions(unit: Unit, writer: PartWriter) -> None:
         writer.write(table if all(stays) else table.filter(pa.array(stays)))
     if decisions:
         raise DataError(f"{unit.stage}: part {unit.key} lacks documents that decisions name: {sorted(decisions)[:3]}")
-
-
-def check_dropped_share(stage: str, receipts: Sequence[Receipt], limits: dict[str, float]) -> None:
-    """The guard rail: a source of GUARDED_DOCUMENTS or more may lose at most its limit. Raises DataError."""
-    totals: dict[str, list[int]] = {}
-    for receipt in receipts:
-        total = totals.setdefault(str(receipt.part.source), [0, 0])
-        total[0] += receipt.counts["rows_in"]
-        total[1] += receipt.counts["dropped"]
-    over = [
-        f"{source}: {dropped} of {rows} documents ({dropped / rows:.1%}, allowed {limits[source]:.0%})"
-        for source, (rows, dropped) in sorted(totals.items())
-        if rows >= GUARDED_DOCUMENTS and dropped > limits[source] * rows
-    ]
-    if over:
-        raise DataError(
-            f"{stage} would drop nearly all of a source: {'; '.join(over)}. If that is wanted, raise "
-            f"{stage.replace('-', '_')}.by_source.<source>.max_dropped_ratio"
-        )

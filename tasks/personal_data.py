@@ -22,13 +22,12 @@ import pyarrow.compute as pc
 
 from tasks.account_numbers import find_cards, find_ibans
 from tasks.credentials import KEY_SCREEN, find_keys
-from tasks.kernels.buffers import text_buffers
-from tasks.kernels.places import ACCOUNT, AT, COLONS, NUMBER, find_places
 from tasks.phone_numbers import DATE, find_phones
 
 Kind = Literal["email", "ipv4", "ipv6", "phone", "iban", "card", "api_key", "private_key"]
 
-KEY = -1  # a place like the kernel's: somewhere in this text stands the mark of a key
+# Kinds of places, as tasks/kernels/places.py numbers them; KEY: somewhere in this text stands the mark of a key
+KEY, NUMBER, AT, COLONS, ACCOUNT = -1, 0, 1, 2, 3
 MAX_LOCAL_BYTES = 64  # RFC 5321 4.5.3.1.1
 CONTEXT_BYTES = 48  # how far before an address the words that name it are looked for
 MIN_CARD_BYTES = 12
@@ -85,6 +84,9 @@ class Match(NamedTuple):
 
 def find_in_column(texts: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, bytes, list[Match]]]:
     """(row, its UTF-8 bytes, matches in order, none overlapping) for each row of a string column that has any."""
+    from tasks.kernels.buffers import text_buffers  # late: numba, which a plan does not need
+    from tasks.kernels.places import find_places
+
     data, bounds = text_buffers(texts)
     places = find_places(data, bounds)
     keyed = np.flatnonzero(pc.match_substring_regex(texts, KEY_SCREEN).to_numpy(zero_copy_only=False))

@@ -15,15 +15,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Annotated, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
 from tasks.config import check_by_source, for_source
 from tasks.dataset import Workspace
-from tasks.documents import DOCUMENT_SCHEMA
+from tasks.documents import DOCUMENT_SCHEMA, with_texts
 from tasks.ledger import Ledger
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, documents_of
@@ -115,21 +113,14 @@ def redact_part(unit: Unit, writer: PartWriter) -> None:
 
 def redact_table(table: pa.Table, config: RedactConfig, ledger: Ledger, tally: Tally) -> pa.Table:
     """The table with redacted texts; what was replaced goes into the ledger and is added to the tally."""
-    texts = table["text"].combine_chunks()
     edited: dict[int, str] = {}
-    for row, text, matches in find_in_column(texts):
+    for row, text, matches in find_in_column(table["text"]):
         if wanted := [match for match in matches if is_wanted(match.kind, text[match.start : match.end], config)]:
             edited[row] = replace_matches(text, wanted, config).decode()
             for facts in _by_kind(text, wanted):
                 _record(ledger, table.slice(row, 1), facts)
                 _count(tally, **facts)
-    if not edited:
-        return table
-    position = table.schema.get_field_index("text")
-    mask = np.zeros(len(texts), np.bool_)
-    mask[list(edited)] = True
-    column = pc.replace_with_mask(texts, mask, pa.array(edited.values(), pa.large_string()))
-    return table.set_column(position, table.schema.field(position), column)
+    return with_texts(table, edited)
 
 
 def is_wanted(kind: Kind, found: bytes, config: RedactConfig) -> bool:

@@ -51,6 +51,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         funnel=rows,
         funnel_picture=Markup(funnel_chart(rows)),
         personal_data=(_extra(storage, record, "redact") or {}).get("personal_data", {}),
+        evaluation_sets=(_extra(storage, record, "decontaminate") or {}).get("evaluation_sets", {}),
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
         loss_picture=Markup(loss_chart(read_training(storage, record))),
         losses=read_losses(storage, record),

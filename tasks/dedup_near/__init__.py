@@ -21,7 +21,8 @@ from tasks.dedup_near.candidates import connect
 from tasks.dedup_near.signatures import sign
 from tasks.dedup_near.verify import REASON, verify_pairs
 from tasks.documents import DOCUMENT_SCHEMA
-from tasks.keepers import apply_by_part, check_dropped_share, decide_by_part
+from tasks.guard_rail import check_dropped_share
+from tasks.keepers import apply_by_part, decide_by_part
 from tasks.manifest import Manifest
 
 REASONS = frozenset([REASON])

@@ -9,12 +9,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.dataset import Workspace
-from tasks.decontaminate import DecontaminateConfig, cut_spans, drop_evaluation_text
+from tasks.decontaminate import DecontaminateConfig, drop_evaluation_text
 from tasks.documents import document_id
 from tasks.errors import ConfigError, DataError, NotComputed
 from tasks.evaluation_sets import EvaluationSetConfig, Item, read_items
@@ -106,12 +104,17 @@ def test_the_report_says_what_was_found_where_and_how_sure(
     samples = report.pop("samples")
     assert report == {
         "items": 4, "tested": 4, "untested": 0, "items_found": 3, "items_common": 0, "documents_found": 3,
-        "share": 0.75,
+        "share": 0.75, "items_by_overlap": {"1.0": 3}, "documents_by_source": {"web": 3},
     }  # fmt: skip
     assert {(s["doc_id"], s["item"], s["overlap"]) for s in samples} == {
         (id_of(number), item.removeprefix("quiz:"), value) for number, (item, value) in FOUND.items()
     }
     assert samples[0]["text"].startswith(LONG[:40])
+    findings = workspace.load(clean.extra["findings"])
+    rows = [row for part in findings.parts for table in read_part(workspace.storage, part) for row in table.to_pylist()]
+    assert {row["doc_id"]: (f"{row['set']}:{row['item']}", row["overlap"]) for row in rows} == {
+        id_of(number): found for number, found in FOUND.items()
+    }
 
 
 def test_text_that_many_documents_quote_is_no_evidence(workspace: Workspace, make_documents: MakeDocuments) -> None:
@@ -122,6 +125,51 @@ def test_text_that_many_documents_quote_is_no_evidence(workspace: Workspace, mak
     assert clean.extra["evaluation_sets"]["quiz"]["items_common"] == 1
     wide = config.model_copy(update={"max_documents": 14})
     assert drop_evaluation_text(make_documents(texts), into=workspace, config=wide).totals["dropped"] == 14
+
+
+COPYRIGHT = "All rights reserved. No part of this text may be copied or stored without written permission of us"
+MMLU = (
+    "An object is thrown upwards with a speed of ten metres per second from the top of a tower. Neglecting the air,"
+    " which of these describes its motion best? A. It speeds up B. It slows down, then speeds up"
+)
+
+
+def test_boilerplate_marks_nobody_and_wrapping_or_shortness_hides_nothing(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    """marin#6852, #7126, #5519, #7005: quotations flagged whole sources; re-wrapped and short items escaped."""
+    items: list[dict[str, Any]] = [
+        {"id": "gettysburg", "q": f"Read this. {SPEECH} Who said it?", "a": "Lincoln", "p": None},
+        {"id": "quotation", "q": "Why?", "a": "x", "p": SPEECH},
+        {"id": "copyright", "q": "Whose are all the rights here?", "a": "ours", "p": COPYRIGHT},
+        {"id": "mmlu", "q": MMLU, "a": "B", "p": None},
+        {"id": "short", "q": "In which year did the first steam locomotive run?", "a": "1804", "p": None},
+    ]
+    assert len(items[-1]["q"].split()) == 9
+    quoting = [f"{FILLER} Book {n}. {SPEECH} {FILLER} {COPYRIGHT}." for n in range(30)]
+    hits = {
+        "mmlu": f"{FILLER}\n{textwrap.fill(MMLU, 40)}\n{FILLER}",
+        "short": f"{FILLER} In which year did\nthe first steam locomotive run? Many say 1803, it was 1804. {FILLER}",
+    }
+    others = [f"{FILLER} In which year did the first steam locomotive run? Nobody knows.", f"1804. {FILLER}"]
+    documents = make_documents({"books": quoting, "leaks": list(hits.values()), "other": others})
+    clean = drop_evaluation_text(documents, into=workspace, config=config_of(workspace.storage, items))
+    assert {source: own["dropped"] for source, own in clean.by_source.items()} == {"books": 0, "leaks": 2, "other": 0}
+    assert {row["matched_id"] for row in ledger_of(workspace, clean).values()} == {f"quiz:{name}" for name in hits}
+    report = clean.extra["evaluation_sets"]["quiz"]
+    assert (report["items_found"], report["items_common"], report["documents_by_source"]) == (2, 1, {"leaks": 2})
+    assert {sample["item"] for sample in report["samples"]} == set(hits)
+
+
+def test_a_source_that_would_lose_nearly_all_stops(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    documents = make_documents([f"{LONG} {n}" for n in range(1_000)])
+    config = config_of(workspace.storage, max_documents=10_000)
+    with pytest.raises(
+        DataError, match=r"decontaminate would .*web: 1000 of 1000 documents .*decontaminate\.by_source"
+    ):
+        drop_evaluation_text(documents, into=workspace, config=config)
+    allowed = config.model_copy(update={"max_dropped_ratio": 1.0})
+    assert drop_evaluation_text(documents, into=workspace, config=allowed).totals["dropped"] == 1_000
 
 
 @pytest.mark.parametrize(
@@ -268,29 +316,10 @@ def test_workers_do_not_change_the_bytes(
     assert (again.digest, again.parts, again.extra) == (first.digest, first.parts, first.extra)
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.text(alphabet="aé中🙂 \n", min_size=1, max_size=12), min_size=3, max_size=3), st.integers(0, 15))
-def test_cuts_fall_on_characters_and_take_the_span(pieces: list[str], margin: int) -> None:
-    before, middle, after = pieces
-    text = f"{before}<{middle}>{after}"
-    start = len(before.encode())
-    left = cut_spans(text, [(start, start + len(middle.encode()) + 2)], margin)
-    words, first, last = left.split(), before.split(), after.split()
-    assert any(words == first[:n] + last[len(last) + n - len(words) :] for n in range(min(len(words), len(first)) + 1))
-    assert not {"<", ">"} & set(left)
-
-
-def test_cuts_that_meet_are_one() -> None:
-    text = "a b c d e f g"
-    assert cut_spans(text, [(4, 5), (8, 9)], 0) == "a b\nd\nf g"
-    assert cut_spans(text, [(4, 5), (8, 9)], 2) == "a\ng"
-    assert cut_spans(text, [(0, 13)], 5) == ""
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"evaluation_sets": {"(canary)": {"path": "x.csv", "question": "q"}}}, "reserved"),
+        ({"evaluation_sets": {"(canary)": {"path": "/x.csv", "question": "q"}}}, "reserved"),
         ({"evaluation_sets": {"quiz": {"question": "q"}}}, r"evaluation_sets\.quiz\.path"),
         ({"max_documents": 0}, "max_documents"),
         ({"by_source": {"web": {"margin_chars": -1}}}, r"by_source\.web\.margin_chars"),

@@ -6,19 +6,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tasks.dataset import Workspace
 from tasks.errors import DataError
 from tasks.evaluation_index import (
-    CANARY_SET,
+    ANSWER_WORDS,
+    MIN_EVIDENCE_RATIO,
     EvaluationIndex,
     Finding,
     build_index,
     load_index,
-    merged,
 )
-from tasks.evaluation_sets import Item
-from tasks.kernels.ngrams import NGRAM_WORDS, make_lookup, run_hashes
+from tasks.evaluation_sets import CANARY_SET, Item
+from tasks.kernels.ngrams import NGRAM_WORDS, WINDOW_WORDS, make_lookup, run_hashes
 
 LONG = "A train leaves the old harbour at noon and reaches the northern hills before the evening bell has rung twice"
 PASSAGE = "The lighthouse keeper counted seven grey ships and wrote their names into a ledger bound in green cloth"
@@ -92,6 +94,49 @@ def test_common_probes_are_no_evidence(index: EvaluationIndex) -> None:
     assert (index.evidence(NOTHING) - index.evidence(grams))[target] == len(grams)
 
 
+def test_a_target_of_which_little_is_evidence_tells_nothing(index: EvaluationIndex) -> None:
+    """Of a speech that everybody quotes only misquotations are rare; they must not count for the whole."""
+    grams = run_hashes(LONG, NGRAM_WORDS)
+    target = index.targets["item"].index("long")
+    enough = int(len(grams) * MIN_EVIDENCE_RATIO) + 1
+    assert index.evidence(grams[enough:])[target] == enough
+    assert index.evidence(grams[1:])[target] == 0
+    assert findings(index, LONG, grams[1:]) == {}
+    assert list(findings(index, LONG, grams[enough:])) == ["quiz/long/question"]
+
+
+def test_a_long_answer_is_looked_for_by_itself(workspace: Workspace) -> None:
+    index = load(workspace, {"maths": [Item("a", (SHORT,), (PASSAGE,), ())]})
+    assert list(findings(index, PASSAGE)) == ["maths/a/answer"]
+    begun = " ".join(PASSAGE.split()[:ANSWER_WORDS])
+    assert list(findings(index, f"{SHORT} {begun}")) == ["maths/a/question"]
+
+
+@pytest.mark.parametrize("words", [0, 1, WINDOW_WORDS - 1, WINDOW_WORDS, WINDOW_WORDS + 1])
+@pytest.mark.parametrize("is_before", [False, True])
+def test_an_answer_counts_within_the_window_on_both_sides(index: EvaluationIndex, words: int, is_before: bool) -> None:
+    between = " so" * words
+    text = f"{ANSWER}{between} {SHORT}" if is_before else f"{SHORT}{between} {ANSWER}"
+    assert list(findings(index, text)) == (["quiz/short/question"] if words <= WINDOW_WORDS else [])
+
+
+WORDS = ["a", "train", "leaves", "the", "old", "harbour", "who", "painted", "mona", "lisa", "leonardo", "x"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(WORDS), max_size=60), st.lists(st.sampled_from(WORDS[:4]), min_size=13, max_size=20))
+def test_what_is_found_equals_a_search_in_plain_python(workspace: Workspace, text: list[str], item: list[str]) -> None:
+    index = load(workspace, {"one": [Item("i", (" ".join(item),), (), ())]})
+    for words in (text, text[:20] + item[: len(item) - 1] + text[20:], item * 2):
+        grams = {tuple(item[at : at + NGRAM_WORDS]) for at in range(len(item) - NGRAM_WORDS + 1)}
+        held = {tuple(words[at : at + NGRAM_WORDS]) for at in range(len(words) - NGRAM_WORDS + 1)}
+        found = findings(index, " ".join(words))
+        assert {name: own.probes for name, own in found.items()} == (
+            {"one/i/question": len(grams & held)} if grams & held else {}
+        )
+        assert all(own.overlap == len(grams & held) / len(grams) for own in found.values())
+
+
 def test_an_item_in_two_sets_is_found_for_both(workspace: Workspace) -> None:
     index = load(workspace, {"one": [Item("a", (LONG,), (), ())], "two": [Item("b", (LONG, SHORT), (ANSWER,), ())]})
     assert list(findings(index, LONG)) == ["one/a/question", "two/b/question"]
@@ -128,8 +173,3 @@ def test_a_missing_index_is_an_error(workspace: Workspace) -> None:
 
 def test_the_files_depend_on_the_sets_alone() -> None:
     assert build_index(SETS) == build_index(dict(SETS))
-
-
-def test_merged_spans() -> None:
-    assert merged([(5, 9), (0, 2), (8, 12), (12, 13), (1, 2)]) == [(0, 2), (5, 13)]
-    assert merged([]) == []

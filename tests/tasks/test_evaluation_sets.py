@@ -25,6 +25,7 @@ KEYS = {"id": "id", "question": "question", "answer": "choices", "answer_index":
 
 
 def config_of(path: str = "x.jsonl", **values: Any) -> EvaluationSetConfig:
+    path = path if path.startswith(("/", "{root}", "recipe:")) else f"/{path}"
     return EvaluationSetConfig.model_validate({"path": path, **(values or KEYS)})
 
 
@@ -45,6 +46,9 @@ def parquet() -> bytes:
         ("x.jsonl", jsonl()),
         ("x.jsonl.gz", gzip.compress(jsonl())),
         ("x.jsonl.zst", zstandard.compress(jsonl())),
+        ("x.jsonl.zst", zstandard.compress(jsonl()[:50]) + zstandard.compress(jsonl()[50:])),
+        ("x.jsonl.gz", gzip.compress(jsonl()[:50]) + gzip.compress(jsonl()[50:])),
+        ("x.parquet.gz", gzip.compress(parquet())),
         ("folder.v2/x.json", b"\n" + jsonl() + b"\n\n"),
         ("x.parquet", parquet()),
     ],
@@ -62,6 +66,17 @@ def test_csv_with_a_byte_order_mark_quotes_and_a_long_field() -> None:
     assert (second.id, second.questions, second.answers) == ("1", (), ("none",))
 
 
+@pytest.mark.parametrize(
+    ("gold", "answers"),
+    [(1, ("Bob",)), ("1", ("Bob",)), (1.0, ("Bob",)), ("B", ("Bob",)), ("b", ("Bob",)), (0, ()), (2, ("Cy",)),
+     (None, ("Bob", "Cy")), ("", ("Bob", "Cy")), (-1, ("Bob", "Cy"))],
+)  # fmt: skip
+def test_the_place_of_the_answer_counts_empty_choices_and_may_be_hidden(gold: Any, answers: tuple[str, ...]) -> None:
+    data = jsonl([{"q": "Who?", "c": ["", "Bob", "Cy"], "i": gold}])
+    config = config_of(question="q", answer="c", answer_index="i")
+    assert read_items(data, "quiz", config) == [Item("0", ("Who?",), answers, ())]
+
+
 def test_a_list_counts_as_several_texts_and_numbers_as_text() -> None:
     data = jsonl([{"q": ["One?", " ", "Two?"], "a": 54}])
     assert read_items(data, "quiz", config_of(question="q", answer="a")) == [Item("0", ("One?", "Two?"), ("54",), ())]
@@ -72,10 +87,16 @@ def test_a_list_counts_as_several_texts_and_numbers_as_text() -> None:
     [
         (b'{"id": "a", "question": "Who"', r"evaluation_sets\.quiz: the file is no valid jsonl"),
         (b"\x1f\x8b\x08\x00rest", r"evaluation_sets\.quiz: the file is no valid jsonl"),
-        (jsonl([{"query": 1}]), r"evaluation_sets\.quiz: row 0 has no column 'choices'; it has: query"),
+        (jsonl([{"query": 1}]), r"evaluation_sets\.quiz: row 0 has no column 'id'; it has: query"),
         (jsonl([ROWS[0], ROWS[1] | {"doc": 3}]), r"row 1 has no column 'doc\.text'; it has: int"),
-        (jsonl([ROWS[0] | {"gold": 2}]), "answer 2 is none of 2 choices"),
+        (jsonl([ROWS[0] | {"gold": 2}]), "answer '2' is none of 2 choices"),
         (jsonl([ROWS[0] | {"gold": "x1"}]), "answer 'x1' is none of 2 choices"),
+        (jsonl([ROWS[0] | {"choices": "Bob"}]), "answer '1' is none of 1 choices"),
+        (jsonl([ROWS[0], ROWS[1], ROWS[0]]), r"quiz\.id: 'id' is no key: 1 ids name several rows, 'a' among them"),
+        (b"[1, 2]", r"row 0 has no column 'id'; it has: list"),
+        (gzip.compress(jsonl())[:60], r"evaluation_sets\.quiz: the file is no valid jsonl"),
+        (gzip.compress(jsonl())[:20] + b"x" * 40, r"evaluation_sets\.quiz: the file is no valid jsonl"),
+        (zstandard.compress(jsonl())[:60], r"evaluation_sets\.quiz: the file is no valid jsonl"),
     ],
 )
 def test_a_broken_set_is_named_with_its_row(data: bytes, message: str) -> None:
@@ -125,8 +146,10 @@ def test_the_format_follows_from_the_name_or_is_given() -> None:
         ({"question": "q", "action": "burn"}, "action"),
         ({"question": "q", "min_overlap": 0}, "min_overlap"),
         ({"question": "q", "prompt": "q"}, "prompt"),
+        ({"question": "q", "path": "quiz.jsonl"}, "depends on the working folder"),
+        ({"question": "q", "path": "./evals/quiz.jsonl"}, "depends on the working folder"),
     ],
 )
 def test_wrong_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        config_of("x.jsonl", **wrong)
+        EvaluationSetConfig.model_validate({"path": "/x.jsonl"} | wrong)

@@ -1,7 +1,6 @@
-"""Keeper order, decisions sliced by part, and the guard rail."""
+"""Keeper order, and decisions sliced by part."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ from tasks.keepers import (
     UNDATED,
     VERDICT_SCHEMA,
     apply_by_part,
-    check_dropped_share,
     dates_of,
     decide_by_part,
     lengths_of,
@@ -101,17 +99,3 @@ def test_a_decision_on_a_document_that_is_not_there_is_an_error(
     documents = make_documents(["a", "b"], parts=2)
     with pytest.raises(DataError, match=r"lacks documents .*web:unknown"):
         decided(workspace, documents, [[1, "web:unknown", "same_text", "web:x", None]])
-
-
-def test_the_guard_rail_spares_small_sources(workspace: Workspace, make_documents: MakeDocuments) -> None:
-    _, [receipt] = decided(workspace, make_documents(["a"], parts=1), [])
-
-    def lost(source: str, rows: int, dropped: int) -> Receipt:
-        part = replace(receipt.part, source=source)
-        return replace(receipt, part=part, counts=receipt.counts | {"rows_in": rows, "dropped": dropped})
-
-    limits = {"web": 0.9, "code": 1.0}
-    check_dropped_share("drop", [lost("web", 999, 999), lost("code", 5000, 5000)], limits)
-    check_dropped_share("drop", [lost("web", 600, 600), lost("web", 400, 300)], limits)
-    with pytest.raises(DataError, match=r"web: 901 of 1000 documents \(90\.1%, allowed 90%\)"):
-        check_dropped_share("drop", [lost("web", 600, 600), lost("web", 400, 301)], limits)

@@ -1,5 +1,6 @@
 """The report and the dashboard's pages: figures of the run, hostile text shown as text."""
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -7,6 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tasks.dataset import Workspace
+from tasks.decontaminate import DecontaminateConfig, drop_evaluation_text
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.lineage import graph_mermaid, graph_svg, read_graph
 from tasks.manifest import Manifest
@@ -111,6 +113,25 @@ def test_the_report_says_what_personal_data_was_replaced_and_shows_shapes_only(
     words = " ".join(tags.text.split("Personal data replaced")[1].split())
     assert words.startswith("sourcekindmatchesdocumentsshapes webemail 21 a@a.aa aa@aaaa.aaa webphone 11 (000)")
     assert not any(secret in tags.text for secret in ("acme", "456-1111"))
+
+
+def test_the_report_says_which_evaluation_items_were_found_where_and_how_sure(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    question = "Which <b>river</b> flows past the three old mills and the long stone bridge of the town"
+    row = {"q": question, "i": "<i>7"}
+    workspace.storage.write_bytes("quiz.jsonl", json.dumps(row).encode())
+    quiz = {"path": "{root}/quiz.jsonl", "question": "q", "id": "i"}
+    config = DecontaminateConfig.model_validate({"evaluation_sets": {"quiz": quiz}})
+    documents = make_documents({"web": [f"so: {question}", "nothing"], "code": ["x = 1"]})
+    record = RunRecord(run_id="20260101-000000-abcd", created="2026-01-01", recipe={"name": "r"})
+    record.set_dataset(line_of(drop_evaluation_text(documents, into=workspace, config=config)))
+    tags = Tags()
+    tags.feed(workspace.storage.read_bytes(write_report(workspace.storage, record)).decode())
+    words = " ".join(tags.text.split("Evaluation text found")[1].split("Training")[0].split())
+    assert " quiz1 11 100.00% from 1.0: 1 01 web 1 " in words
+    assert "quiz:<i>7 (question, 100% of its n-grams) in web:" in words
+    assert words.endswith(question)
 
 
 def test_the_dashboard_pages_cannot_be_broken_by_text(record: RunRecord, workspace: Workspace) -> None:
