@@ -6,7 +6,7 @@ from it once per forward pass (`lay_out`) and shared by all blocks:
 | device | kernel |
 |---|---|
 | CPU, up to 512 tokens | one call with an additive mask: B x T x T floats are small, one call beats many |
-| CPU above, and fp32 on CUDA | one causal call per document: cost grows with the documents, not with T squared |
+| CPU above; CUDA in fp32 or with dropout | one causal call per document: cost does not grow with T squared |
 | CUDA in bf16 | torch's variable-length flash attention over all documents of the batch end to end |
 
 Masked weights are exactly 0 and tokens are rows of their own in every matrix product, so changing one document leaves
@@ -34,13 +34,19 @@ class Layout:
     """Where the documents of a batch lie, as the chosen kernel wants it; exactly one of the last three is set."""
 
     positions_BT: Tensor
+    valid_BT: Tensor | None = None  # tokens that count in the losses of a router; None: all
     mask_B1TT: Tensor | None = None
     document_lengths: list[int] | None = None
     boundaries: Tensor | None = None
 
 
-def lay_out(document_starts: DocumentStarts | None, like_BT: Tensor, dtype: torch.dtype) -> Layout:
-    """The layout of a batch of the shape and device of `like_BT`. Without starts each row is one document."""
+def lay_out(
+    document_starts: DocumentStarts | None, like_BT: Tensor, dtype: torch.dtype, *, drops: bool = False
+) -> Layout:
+    """The layout of a batch of the shape and device of `like_BT`. Without starts each row is one document.
+
+    drops: attention weights will be dropped, which the variable-length kernel can't
+    """
     rows, length = like_BT.shape
     starts = [[0]] * rows if document_starts is None else [list(row) or [0] for row in document_starts]
     _check_starts(starts, rows, length)
@@ -48,7 +54,7 @@ def lay_out(document_starts: DocumentStarts | None, like_BT: Tensor, dtype: torc
     sizes = torch.diff(flat, append=torch.tensor([rows * length]))
     first = torch.repeat_interleave(flat, sizes).view(rows, length)
     positions = (torch.arange(rows * length).view(rows, length) - first).to(like_BT.device)
-    if like_BT.device.type == "cuda" and dtype in (torch.bfloat16, torch.float16):
+    if like_BT.device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and not drops:
         return Layout(positions, boundaries=_boundaries(flat, rows * length).to(like_BT.device))
     if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK:
         allowed = (first[:, :, None] == first[:, None, :]).tril()
@@ -57,14 +63,17 @@ def lay_out(document_starts: DocumentStarts | None, like_BT: Tensor, dtype: torc
     return Layout(positions, document_lengths=sizes.tolist())
 
 
-def attend(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, layout: Layout) -> Tensor:
-    """softmax(q k / sqrt(H)) v within documents; query heads share key-value heads in groups of N / K."""
+def attend(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, layout: Layout, dropout: float = 0.0) -> Tensor:
+    """softmax(q k / sqrt(H)) v within documents; query heads share key-value heads in groups of N / K.
+
+    dropout: share of the weights that become 0 (the rest grows to match)
+    """
     if layout.boundaries is not None:
         return _attend_varlen(q_BTNH, k_BTKH, v_BTKH, layout.boundaries)
     if layout.mask_B1TT is None:
-        return _attend_each_document(q_BTNH, k_BTKH, v_BTKH, layout)
+        return _attend_each_document(q_BTNH, k_BTKH, v_BTKH, layout, dropout)
     q, k, v = (x.transpose(1, 2) for x in (q_BTNH, k_BTKH, v_BTKH))
-    return F.scaled_dot_product_attention(q, k, v, layout.mask_B1TT, enable_gqa=True).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, layout.mask_B1TT, dropout, enable_gqa=True).transpose(1, 2)
 
 
 def _attend_varlen(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, boundaries: Tensor) -> Tensor:
@@ -76,12 +85,15 @@ def _attend_varlen(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, boundaries: T
 
 
 @torch.compiler.disable  # the loop differs per batch; compiled, every batch would compile it anew
-def _attend_each_document(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, layout: Layout) -> Tensor:
+def _attend_each_document(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, layout: Layout, dropout: float) -> Tensor:
     assert layout.document_lengths is not None
     # split, not slices: the gradient of a slice is a zero tensor of the whole batch
     end_to_end = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BTNH, k_BTKH, v_BTKH))
     documents = zip(*(x.split(layout.document_lengths, 2) for x in end_to_end), strict=True)
-    outputs = [F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) for q, k, v in documents]
+    outputs = [
+        F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=True)
+        for q, k, v in documents
+    ]
     return torch.cat(outputs, 2)[0].transpose(0, 1).view_as(q_BTNH)
 
 

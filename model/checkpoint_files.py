@@ -93,7 +93,8 @@ def read_state(store: Store, checkpoint_key: str) -> TrainState:
 def read_metrics(store: Store, checkpoint_key: str) -> pa.Table:
     """The metrics of every step up to a checkpoint. Raises ValueError when it has no manifest."""
     manifest = manifest_of(store, checkpoint_key)
-    return pa.concat_tables([pq.read_table(pa.BufferReader(store.read_bytes(key))) for key in manifest.metrics])
+    tables = [pq.read_table(pa.BufferReader(store.read_bytes(key))) for key in manifest.metrics]
+    return pa.concat_tables(tables, promote_options="default")  # a column that came later is null before
 
 
 def manifest_of(store: Store, checkpoint_key: str) -> CheckpointManifest:

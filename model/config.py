@@ -1,8 +1,4 @@
-"""The settings of a model and of its training. No torch here, so that flows and `plan` validate a recipe without it.
-
-A size is a row of `MODEL_SIZES`: `model: {size: demo, vocab_size: 8192}` takes the row and replaces what is given
-beside it. The resolved config holds every number, so a fingerprint is the same for a size and for its numbers.
-"""
+"""The settings of training. No torch here, so that flows and `plan` validate a recipe without it."""
 
 from __future__ import annotations
 
@@ -10,81 +6,11 @@ import math
 from itertools import pairwise
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-# Name -> fields of ModelConfig. `demo` trains 2 million tokens on two CPU cores in about three minutes.
-MODEL_SIZES: dict[str, dict[str, int]] = {
-    name: dict(zip(("num_layers", "width", "num_heads", "num_kv_heads", "mlp_width", "vocab_size"), row, strict=True))
-    for name, row in {
-        "tiny": (2, 64, 4, 2, 192, 512),
-        "demo": (4, 192, 3, 1, 512, 4096),
-        "100m": (12, 768, 12, 4, 2048, 32768),
-        "300m": (24, 1024, 16, 4, 2816, 32768),
-        "1b": (24, 2048, 16, 8, 5632, 65536),
-        "7b": (32, 4096, 32, 8, 14336, 131072),
-    }.items()
-}
+from model.architecture import TRAINING_OF_SIZE, ModelConfig
+
 MAX_SOURCES = 4096  # slots in a block of the data order: every source with a weight gets one at least
-MLP_WIDTH_STEP = 64  # matrices whose sides are multiples of 64 run at full speed on tensor cores and with AVX-512
-
-
-class ModelConfig(BaseModel, frozen=True, extra="forbid"):
-    """The shape of a decoder-only transformer: RMSNorm pre-norm, RoPE, grouped-query attention, SwiGLU, no biases."""
-
-    num_layers: int = Field(ge=1, description="transformer blocks")
-    width: int = Field(ge=2, description="size of the residual stream")
-    num_heads: int = Field(ge=1, description="query heads")
-    num_kv_heads: int = Field(ge=1, description="key and value heads; num_heads unless given; 1 = multi-query")
-    mlp_width: int = Field(ge=1, description="inner size of the SwiGLU; 8/3 of width, rounded up to 64, unless given")
-    vocab_size: int = Field(ge=256, description="rows of the embedding; at least the size of the tokenizer")
-    norm_eps: float = Field(default=1e-5, gt=0, le=1e-2, description="added to the mean square in RMSNorm (Llama's)")
-    rope_base: float = Field(default=10_000.0, gt=1, description="base of the rotary frequencies; a phase may raise it")
-    tie_embeddings: bool = Field(default=True, description="one matrix for input and output: most of a small model")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        """Takes the numbers of `size`, then derives what was left out."""
-        if not isinstance(given, dict):
-            return given
-        fields = dict(given)
-        if (size := fields.pop("size", None)) is not None:
-            if not isinstance(size, str) or size not in MODEL_SIZES:
-                raise ValueError(f"size {size!r} is unknown; choose one of {', '.join(MODEL_SIZES)}")
-            fields = MODEL_SIZES[size] | fields
-        if fields.get("num_kv_heads") is None and "num_heads" in fields:
-            fields["num_kv_heads"] = fields["num_heads"]
-        if fields.get("mlp_width") is None and isinstance(fields.get("width"), int):
-            fields["mlp_width"] = -(-fields["width"] * 8 // (3 * MLP_WIDTH_STEP)) * MLP_WIDTH_STEP
-        return fields
-
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        if self.width % self.num_heads:
-            raise ValueError(f"width {self.width} must be divisible by num_heads {self.num_heads}")
-        if self.head_width % 2:
-            raise ValueError(f"width / num_heads = {self.head_width} must be even: RoPE rotates pairs")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads {self.num_heads} must be divisible by num_kv_heads {self.num_kv_heads}")
-        return self
-
-    @classmethod
-    def of_size(cls, size: str, **fields: JsonValue) -> Self:
-        """The named size, with other values for the given fields."""
-        return cls.model_validate({"size": size, **fields})
-
-    @property
-    def head_width(self) -> int:
-        """Size of one head."""
-        return self.width // self.num_heads
-
-    @property
-    def num_parameters(self) -> int:
-        """All weights; a tied matrix counts once."""
-        attention = self.width * self.head_width * 2 * (self.num_heads + self.num_kv_heads)
-        block = attention + 3 * self.width * self.mlp_width + 2 * self.width
-        embeddings = self.vocab_size * self.width * (1 if self.tie_embeddings else 2)
-        return embeddings + self.num_layers * block + self.width
 
 
 class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
@@ -279,3 +205,22 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
             chain.insert(0, name)
             name = after[name]
         return chain
+
+
+def fill_in_phases(phases: list[Any], size: object) -> list[Any]:
+    """Phases as a recipe gives them, with the learning rate and batch that suit a named size where they have none.
+
+    The first phase also gets its horizon. Later ones must say how long they are.
+    """
+    if not (isinstance(size, str) and size in TRAINING_OF_SIZE and all(isinstance(phase, dict) for phase in phases)):
+        return phases
+    lr, batch_tokens, tokens = TRAINING_OF_SIZE[size]
+    filled = []
+    for index, phase in enumerate(phases):
+        schedule, length = phase.get("schedule", {}), phase.get("sequence_length")
+        known = {"tokens": tokens} if index == 0 else {}
+        if isinstance(length, int) and length > 0:
+            known["batch"] = max(1, batch_tokens // length)
+        given = {"schedule": {"lr": lr} | schedule} if isinstance(schedule, dict) else {}
+        filled.append(known | phase | given)
+    return filled

@@ -1,42 +1,100 @@
-"""Our weights in the shapes that transformers knows, and back.
+"""Our weights in the shapes that transformers knows (`shapes.py` says which), and back.
 
-| needs | shape |
-|---|---|
-| RoPE, RMSNorm, SwiGLU, no biases | Llama |
-
-Fused matrices are cut into theirs (q, k, v; gate, up) and joined again, so export after import returns the same
-tensors. RoPE is half-split on both sides: no rows are permuted. An export holds config.json, generation_config.json,
-safetensors in pieces of at most MAX_SHARD_SIZE, and the tokenizer as AutoTokenizer loads it.
+Fused matrices are cut into theirs (q, k, v; gate, up) and joined again, GPT-2's and the experts' are turned over, so
+export after import returns the same tensors. RoPE is half-split on both sides: no rows are permuted. An export holds
+config.json, generation_config.json, safetensors in pieces of at most MAX_SHARD_SIZE, and the tokenizer as AutoTokenizer
+loads it.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
-from model.config import ModelConfig
+from model.architecture import ModelConfig
+from model.shapes import shape_of
 
 MAX_SHARD_SIZE = "5GB"  # what hubs and downloads handle well
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+TURNED = "turned:"  # before a name: theirs is (in, out) where ours is (out, in), or the other way round
 
 # Ours -> theirs, inside a block and outside of it. Several names: the rows of our matrix, cut in this order.
-LLAMA_BLOCK = {
+ATTENTION = {
     "attention_norm.weight": ("input_layernorm.weight",),
     "attention.qkv.weight": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
     "attention.output.weight": ("self_attn.o_proj.weight",),
     "mlp_norm.weight": ("post_attention_layernorm.weight",),
+}
+QK_NORM = {
+    "attention.query_norm.weight": ("self_attn.q_norm.weight",),
+    "attention.key_norm.weight": ("self_attn.k_norm.weight",),
+}
+DENSE = {
     "mlp.gate_up.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
     "mlp.down.weight": ("mlp.down_proj.weight",),
 }
-LLAMA_MODEL = {
+EXPERTS = {
+    "mlp.router.weight": ("mlp.gate.weight",),
+    "mlp.gate_up": (f"{TURNED}mlp.experts.gate_up_proj",),
+    "mlp.down": (f"{TURNED}mlp.experts.down_proj",),
+}
+GPT2_BLOCK: dict[str, tuple[str, ...]] = {
+    f"{our}.{kind}": (f"{TURNED if kind == 'weight' and 'norm' not in our else ''}{their}.{kind}",)
+    for our, their in {
+        "attention_norm": "ln_1",
+        "attention.qkv": "attn.c_attn",
+        "attention.output": "attn.c_proj",
+        "mlp_norm": "ln_2",
+        "mlp.up": "mlp.c_fc",
+        "mlp.down": "mlp.c_proj",
+    }.items()
+    for kind in ("weight", "bias")
+}
+MODEL = {
     "embedding.weight": ("model.embed_tokens.weight",),
     "norm.weight": ("model.norm.weight",),
     "head.weight": ("lm_head.weight",),
 }
+GPT2_MODEL = {
+    "embedding.weight": ("transformer.wte.weight",),
+    "position_embedding.weight": ("transformer.wpe.weight",),
+    "norm.weight": ("transformer.ln_f.weight",),
+    "norm.bias": ("transformer.ln_f.bias",),
+}
+BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
+    "llama": ATTENTION | DENSE,
+    "qwen3": ATTENTION | QK_NORM | DENSE,
+    "mixtral": ATTENTION | EXPERTS,
+    "qwen3_moe": ATTENTION | QK_NORM | EXPERTS,
+    "gpt2": GPT2_BLOCK,
+}
+# Their config's field -> the only value that we have a place for, where the field is there at all
+IMPORTED_ONLY_WITH: dict[str, Any] = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "hidden_act": "silu",
+    "use_sliding_window": False,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+}
+GPT2_ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
 
 
 @dataclass(frozen=True)
@@ -48,24 +106,94 @@ class SpecialIds:
     pad: tuple[str, int]
 
 
-def to_llama(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+# --- weights -------------------------------------------------------------------------------------------------------
+
+
+def to_theirs(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our weights under transformers' names."""
+    shape = shape_of(config)
     theirs: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        names = _llama_names(name)
-        theirs |= zip(names, tensor.split(_rows(config, name, tensor.shape[0])), strict=True)
+        names = _their_names(shape, name)
+        for their, rows in zip(names, tensor.split(_rows(config, names, tensor.shape[0])), strict=True):
+            theirs[their.removeprefix(TURNED)] = rows.transpose(-1, -2) if their.startswith(TURNED) else rows
     return theirs
 
 
-def from_llama(config: ModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a Llama checkpoint under our names. Raises KeyError when one is missing."""
-    return {name: torch.cat([theirs[their] for their in _llama_names(name)]) for name in _our_names(config)}
+def from_theirs(config: ModelConfig, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of their checkpoint under our names, padding of the vocabulary 0. Raises KeyError when one is missing."""
+    shape = shape_of(config)
+    ours: dict[str, Tensor] = {}
+    for name in _our_names(config, shape):
+        pieces = [
+            theirs[their.removeprefix(TURNED)].transpose(-1, -2) if their.startswith(TURNED) else theirs[their]
+            for their in _their_names(shape, name)
+        ]
+        ours[name] = torch.cat(pieces).contiguous()
+    padding = config.vocab_rows - config.vocab_size
+    for name in ("embedding.weight", "head.weight"):
+        if padding and name in ours:
+            ours[name] = F.pad(ours[name], (0, 0, 0, padding))
+    return ours
 
 
-def llama_config(config: ModelConfig, max_positions: int, rope_base: float) -> LlamaConfig:
+def trim_vocabulary(
+    config: ModelConfig, weights: Mapping[str, Tensor], size: int
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The model without the embedding rows above the tokenizer's `size`, which stand for no token."""
+    size, trimmed = min(size, config.vocab_size), dict(weights)
+    for name in ("embedding.weight", "head.weight"):
+        if name in trimmed:
+            trimmed[name] = trimmed[name][:size]
+    return config.model_copy(update={"vocab_size": size, "vocab_multiple": 1}), trimmed
+
+
+def _their_names(shape: str, name: str) -> tuple[str, ...]:
+    if not (match := BLOCK.fullmatch(name)):
+        return (GPT2_MODEL if shape == "gpt2" else MODEL)[name]
+    prefix = f"transformer.h.{match[1]}." if shape == "gpt2" else f"model.layers.{match[1]}."
+    return tuple(
+        f"{TURNED if their.startswith(TURNED) else ''}{prefix}{their.removeprefix(TURNED)}"
+        for their in BLOCKS[shape][match[2]]
+    )
+
+
+def _our_names(config: ModelConfig, shape: str) -> list[str]:
+    names = [f"blocks.{layer}.{name}" for layer in range(config.num_layers) for name in BLOCKS[shape]]
+    outside = GPT2_MODEL if shape == "gpt2" else MODEL
+    return names + [name for name in outside if name != "head.weight" or not config.tie_embeddings]
+
+
+def _rows(config: ModelConfig, names: tuple[str, ...], rows: int) -> list[int]:
+    """How many rows of our matrix go to each of theirs."""
+    if len(names) == 3:
+        return [config.head_width * heads for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
+    return [rows // len(names)] * len(names)
+
+
+# --- configs -------------------------------------------------------------------------------------------------------
+
+
+def to_their_config(config: ModelConfig, max_positions: int, rope_base: float) -> PreTrainedConfig:
     """The same shape in transformers' words."""
-    return LlamaConfig(
-        vocab_size=config.vocab_size,
+    shape = shape_of(config)
+    no_specials: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "vocab_size": config.vocab_size}
+    if shape == "gpt2":
+        drops = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), config.dropout)
+        return AutoConfig.for_model(
+            shape,
+            n_positions=config.max_positions,
+            n_embd=config.width,
+            n_layer=config.num_layers,
+            n_head=config.num_heads,
+            n_inner=config.mlp_width,
+            activation_function="gelu_new" if config.activation == "gelu" else config.activation,
+            layer_norm_epsilon=config.norm_eps,
+            **drops,
+            **no_specials,
+        )
+    return AutoConfig.for_model(
+        shape,
         hidden_size=config.width,
         intermediate_size=config.mlp_width,
         num_hidden_layers=config.num_layers,
@@ -77,93 +205,104 @@ def llama_config(config: ModelConfig, max_positions: int, rope_base: float) -> L
         rope_parameters={"rope_type": "default", "rope_theta": rope_base},
         tie_word_embeddings=config.tie_embeddings,
         attention_bias=False,
-        mlp_bias=False,
-        bos_token_id=None,
-        eos_token_id=None,
+        attention_dropout=config.dropout,
+        **_experts_to_theirs(config),
+        **no_specials,
     )
 
 
-def read_llama_config(theirs: LlamaConfig) -> ModelConfig:
-    """Our config for a Llama checkpoint. Raises ValueError for a variant that we do not have."""
-    rope = theirs.rope_parameters or {}
-    unknown = {
-        "rope_type": (rope.get("rope_type", "default"), "default"),
-        "attention_bias": (theirs.attention_bias, False),
-        "mlp_bias": (theirs.mlp_bias, False),
-        "hidden_act": (theirs.hidden_act, "silu"),
-        "head_dim": (theirs.head_dim, theirs.hidden_size // theirs.num_attention_heads),
+def _experts_to_theirs(config: ModelConfig) -> dict[str, Any]:
+    if config.experts is None:
+        return {"mlp_bias": False}
+    return {
+        "num_experts" if config.qk_norm else "num_local_experts": config.experts.count,
+        "num_experts_per_tok": config.experts.active,
+        "router_aux_loss_coef": config.experts.balance_weight,
+        "sliding_window": None,
+    } | ({"moe_intermediate_size": config.mlp_width, "norm_topk_prob": True} if config.qk_norm else {})
+
+
+def from_their_config(theirs: PreTrainedConfig) -> ModelConfig:
+    """Our config for a checkpoint of theirs. Raises ValueError for a variant that we do not have."""
+    shape = theirs.model_type
+    if shape not in BLOCKS:
+        raise ValueError(f"config.json: model_type is {shape!r}, only {', '.join(BLOCKS)} can be imported")
+    rope = getattr(theirs, "rope_parameters", None) or {}
+    wanted = IMPORTED_ONLY_WITH | ({"sliding_window": None} if shape == "mixtral" else {})
+    found = {name: (getattr(theirs, name), value) for name, value in wanted.items() if hasattr(theirs, name)}
+    for name, (got, allowed) in ({"rope_type": (rope.get("rope_type", "default"), "default")} | found).items():
+        if got != allowed:
+            raise ValueError(f"config.json: {name} is {got!r}, only {allowed!r} can be imported")
+    fields: dict[str, Any] = {
+        "num_layers": theirs.num_hidden_layers,
+        "width": theirs.hidden_size,
+        "num_heads": theirs.num_attention_heads,
+        "vocab_size": theirs.vocab_size,
+        "tie_embeddings": theirs.tie_word_embeddings,
     }
-    for name, (got, wanted) in unknown.items():
-        if got != wanted:
-            raise ValueError(f"config.json: {name} is {got!r}, only {wanted!r} can be imported")
-    return ModelConfig(
-        num_layers=theirs.num_hidden_layers,
-        width=theirs.hidden_size,
-        num_heads=theirs.num_attention_heads,
-        num_kv_heads=theirs.num_key_value_heads,
-        mlp_width=theirs.intermediate_size,
-        vocab_size=theirs.vocab_size,
-        norm_eps=theirs.rms_norm_eps,
-        rope_base=rope.get("rope_theta", 10_000.0),
-        tie_embeddings=theirs.tie_word_embeddings,
-    )
+    return ModelConfig.model_validate(fields | (_gpt2_fields(theirs) if shape == "gpt2" else _rotary_fields(theirs)))
 
 
-def build_llama(
+def _gpt2_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
+    if theirs.activation_function not in GPT2_ACTIVATIONS:
+        allowed = ", ".join(GPT2_ACTIVATIONS)
+        raise ValueError(f"config.json: activation_function is {theirs.activation_function!r}, not one of {allowed}")
+    return {
+        "positions": "learned",
+        "max_positions": theirs.n_positions,
+        "norm": "layer",
+        "norm_eps": theirs.layer_norm_epsilon,
+        "biases": True,
+        "activation": GPT2_ACTIVATIONS[theirs.activation_function],
+        "mlp_width": theirs.n_inner,
+    }
+
+
+def _rotary_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
+    shape, experts = theirs.model_type, None
+    if shape in ("mixtral", "qwen3_moe"):
+        count = theirs.num_experts if shape == "qwen3_moe" else theirs.num_local_experts
+        experts = {"count": count, "active": theirs.num_experts_per_tok}
+    return {
+        "num_kv_heads": theirs.num_key_value_heads,
+        "head_width": getattr(theirs, "head_dim", None),
+        "mlp_width": theirs.moe_intermediate_size if shape == "qwen3_moe" else theirs.intermediate_size,
+        "norm_eps": theirs.rms_norm_eps,
+        "rope_base": (theirs.rope_parameters or {}).get("rope_theta", 10_000.0),
+        "qk_norm": shape in ("qwen3", "qwen3_moe"),
+        "experts": experts,
+    }
+
+
+# --- models and folders --------------------------------------------------------------------------------------------
+
+
+def build_theirs(
     config: ModelConfig, weights: Mapping[str, Tensor], max_positions: int, rope_base: float
-) -> LlamaForCausalLM:
-    """transformers' own model with our weights, ready to run or to save."""
-    theirs = to_llama(config, weights)
+) -> PreTrainedModel:
+    """transformers' own model with our weights, ready to run or to save. Raises ValueError when no shape fits."""
+    theirs = to_theirs(config, weights)
     if config.tie_embeddings:
-        theirs["lm_head.weight"] = theirs["model.embed_tokens.weight"]
-    dtype = theirs["model.norm.weight"].dtype
-    llama = LlamaForCausalLM(llama_config(config, max_positions, rope_base)).to(dtype)
-    llama.load_state_dict(theirs, strict=True)
-    return llama.eval()
+        theirs["lm_head.weight"] = theirs[_their_names(shape_of(config), "embedding.weight")[0]]
+    model = AutoModelForCausalLM.from_config(to_their_config(config, max_positions, rope_base))
+    model = model.to(weights["norm.weight"].dtype)
+    model.load_state_dict(theirs, strict=True)
+    return model.eval()
 
 
-def save_llama(llama: LlamaForCausalLM, folder: Path, tokenizer_file: Path, special: SpecialIds) -> None:
+def save_theirs(model: PreTrainedModel, folder: Path, tokenizer_file: Path, special: SpecialIds) -> None:
     """Everything that `AutoModelForCausalLM` and `AutoTokenizer` need, in one folder."""
     ids = {"bos_token_id": special.bos[1], "eos_token_id": special.eos[1], "pad_token_id": special.pad[1]}
     for name, value in ids.items():
-        setattr(llama.config, name, value)
-    llama.generation_config = GenerationConfig(do_sample=True, **ids)
-    llama.save_pretrained(folder, max_shard_size=MAX_SHARD_SIZE)
+        setattr(model.config, name, value)
+    model.generation_config = GenerationConfig(do_sample=True, **ids)
+    model.save_pretrained(folder, max_shard_size=MAX_SHARD_SIZE)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(tokenizer_file),
         bos_token=special.bos[0],
         eos_token=special.eos[0],
         pad_token=special.pad[0],
-        model_max_length=llama.config.max_position_embeddings,
+        model_max_length=model.config.max_position_embeddings,
         clean_up_tokenization_spaces=False,  # "don 't" stays as it is: decoding must give the text back
     )
     tokenizer.save_pretrained(folder)
-
-
-def trim_vocabulary(
-    config: ModelConfig, weights: Mapping[str, Tensor], size: int
-) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """The model without the embedding rows above the tokenizer's `size`, which stand for no token."""
-    trimmed = dict(weights)
-    for name in ("embedding.weight", "head.weight"):
-        if name in trimmed:
-            trimmed[name] = trimmed[name][:size]
-    return config.model_copy(update={"vocab_size": min(size, config.vocab_size)}), trimmed
-
-
-def _llama_names(name: str) -> tuple[str, ...]:
-    if match := BLOCK.fullmatch(name):
-        return tuple(f"model.layers.{match.group(1)}.{their}" for their in LLAMA_BLOCK[match.group(2)])
-    return LLAMA_MODEL[name]
-
-
-def _our_names(config: ModelConfig) -> list[str]:
-    names = [f"blocks.{layer}.{name}" for layer in range(config.num_layers) for name in LLAMA_BLOCK]
-    return names + [name for name in LLAMA_MODEL if name != "head.weight" or not config.tie_embeddings]
-
-
-def _rows(config: ModelConfig, name: str, rows: int) -> list[int]:
-    """How many rows of our matrix go to each of theirs."""
-    if name.endswith("qkv.weight"):
-        return [config.head_width * heads for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
-    return [config.mlp_width] * 2 if name.endswith("gate_up.weight") else [rows]

@@ -23,6 +23,9 @@ METRICS_SCHEMA = pa.schema(
         "lr": pa.float64(),
         "loss": pa.float64(),  # nats per target
         "z_loss": pa.float64(),  # mean logsumexp squared, before its weight
+        "balance_loss": pa.float64(),  # before its weight; 1 where loads are even; null without experts
+        "router_z_loss": pa.float64(),  # mean logsumexp squared of the routers, before its weight
+        "expert_loads": pa.list_(pa.list_(pa.float64())),  # per layer, the share of each expert in all pairs
         "grad_norm": pa.float64(),  # before clipping
         "action": pa.string(),
         "seconds": pa.float64(),
@@ -52,6 +55,14 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     ranks: int | None = Field(default=None, ge=1, description="processes; None: the GPUs, else two where CPUs allow")
     threads: int | None = Field(default=None, ge=1, description="torch threads of each rank; None: cores / ranks")
     device: Literal["cpu", "cuda"] = "cpu"
+    parallel: Literal["fsdp", "ddp"] = Field(
+        default="fsdp", description="fsdp: weights and moments are sharded over the ranks; ddp: each rank holds all"
+    )
+    shard_ranks: int | None = Field(
+        default=None,
+        ge=1,
+        description="ranks that share one copy, e.g. those of a host (hybrid sharding); None: all",
+    )
     recompute: bool = Field(default=False, description="activation checkpointing: less memory, a third more work")
     compile_blocks: bool = Field(default=False, description="torch.compile for each block")
     cache_bytes: int = Field(default=CACHE_BYTES, ge=1, description="row groups of packs held in memory by each rank")

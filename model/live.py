@@ -56,7 +56,7 @@ class LiveView:
         try:
             with SummaryWriter(str(folder), filename_suffix=f".{self.attempt}-{self.segment:05d}") as writer:
                 for line in steps:
-                    for name in SCALARS:
+                    for name in (name for name in SCALARS if line.get(name) is not None):
                         writer.add_scalar(f"{line['phase']}/{name}", line[name], line["step"])
             for path in folder.iterdir():
                 self.store.publish_file(path, f"{self.prefix}/tensorboard/{path.name}")

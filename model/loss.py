@@ -27,27 +27,44 @@ class TokenLosses(NamedTuple):
     objective: Tensor  # sum of nll + z_weight * z: divide by the global number of valid targets, then backward
     nll_BT: Tensor  # nats per token, fp32, 0 where the target is ignored
     z_BT: Tensor  # logsumexp squared per token, fp32, 0 where ignored
+    balance: Tensor | None = None  # experts: sum over valid tokens of the balancing loss, mean over layers
+    router_z: Tensor | None = None  # experts: the same of the routers' logsumexp squared
+    loads_LE: Tensor | None = None  # experts: valid tokens that each expert of each layer got
 
 
-def token_losses(x_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor, z_weight: float = 0.0) -> TokenLosses:
-    """Losses of predicting `targets_BT` (IGNORED = none) from the final hidden states and the output matrix."""
+def token_losses(
+    x_BTD: Tensor, weight_VD: Tensor, targets_BT: Tensor, z_weight: float = 0.0, vocab_size: int | None = None
+) -> TokenLosses:
+    """Losses of predicting `targets_BT` (IGNORED = none) from the final hidden states and the output matrix.
+
+    vocab_size: rows of the matrix that stand for tokens, the first ones; the others have probability 0
+    """
     wants_gradient = torch.is_grad_enabled() and (x_BTD.requires_grad or weight_VD.requires_grad)
     flat = x_BTD.flatten(0, 1), weight_VD.to(x_BTD.dtype), targets_BT.flatten()
-    objective, nll, z = _ChunkedCrossEntropy.apply(*flat, z_weight, wants_gradient)  # type: ignore[no-untyped-call]
+    objective, nll, z = _ChunkedCrossEntropy.apply(*flat, z_weight, vocab_size, wants_gradient)  # type: ignore[no-untyped-call]
     return TokenLosses(objective, nll.view_as(targets_BT), z.view_as(targets_BT))
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_LD: Tensor, weight_VD: Tensor, targets_L: Tensor, z_weight: float, wants_gradient: bool
+        ctx: Any,
+        x_LD: Tensor,
+        weight_VD: Tensor,
+        targets_L: Tensor,
+        z_weight: float,
+        vocab_size: int | None,
+        wants_gradient: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         nll_L, z_L = torch.zeros(2, len(x_LD), dtype=torch.float32, device=x_LD.device)
         grad_x_LD = torch.empty_like(x_LD) if wants_gradient else None
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if wants_gradient else None
         step = max(1, CHUNK_LOGITS[x_LD.device.type] // len(weight_VD))
         for chunk in (slice(start, start + step) for start in range(0, len(x_LD), step)):
-            grad_logits_CV = _chunk(x_LD[chunk], weight_VD, targets_L[chunk], z_weight, (nll_L[chunk], z_L[chunk]))
+            logits_CV = (x_LD[chunk] @ weight_VD.T).float()
+            if vocab_size is not None:
+                logits_CV[:, vocab_size:] = float("-inf")
+            grad_logits_CV = _chunk(logits_CV, targets_L[chunk], z_weight, (nll_L[chunk], z_L[chunk]))
             if grad_x_LD is not None and grad_weight_VD is not None:
                 grad_logits_CV = grad_logits_CV.to(x_LD.dtype)
                 torch.mm(grad_logits_CV, weight_VD, out=grad_x_LD[chunk])
@@ -59,16 +76,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return nll_L.sum() + z_weight * z_L.sum(), nll_L, z_L
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_x_LD, grad_weight_VD = ctx.saved_tensors
         scale = grads[0]
-        return (grad_x_LD * scale.to(grad_x_LD.dtype)), (grad_weight_VD * scale).to(ctx.weight_dtype), None, None, None
+        grads_of_inputs = (grad_x_LD * scale.to(grad_x_LD.dtype)), (grad_weight_VD * scale).to(ctx.weight_dtype)
+        return *grads_of_inputs, None, None, None, None
 
 
-def _chunk(x_CD: Tensor, weight_VD: Tensor, targets_C: Tensor, z_weight: float, out: tuple[Tensor, Tensor]) -> Tensor:
+def _chunk(logits_CV: Tensor, targets_C: Tensor, z_weight: float, out: tuple[Tensor, Tensor]) -> Tensor:
     """Writes nll and z of a chunk into `out`; returns d objective / d logits. One exponential per logit, in place."""
     valid_C = targets_C != IGNORED
-    logits_CV = (x_CD @ weight_VD.T).float()
     wanted_C1 = targets_C.where(valid_C, 0)[:, None]
     wanted_logits_C = logits_CV.gather(1, wanted_C1)[:, 0]
     largest_C1 = logits_CV.amax(1, keepdim=True)

@@ -1,10 +1,11 @@
-"""Rotary position embedding (RoPE, arXiv 2104.09864), half-split as in transformers: feature i turns with i + H/2.
+"""Position tables: rotary (RoPE, arXiv 2104.09864), half-split as in transformers: feature i turns with i + H/2; and
+sinusoidal (arXiv 1706.03762), whose features are the sines, then the cosines, of the same angles at base 10,000.
 
 Angle of feature i at position p: p / base^(2i / H). Worked: H = 4, base 10,000, p = 100 gives 100 and 1 radians.
 Tables are fp32 whatever the compute type: bf16 has 8 bits of mantissa, so positions above 256 would collide. They are
 made when needed and never stored in a checkpoint: the base belongs to a phase, not to the weights.
 
-Shapes: B batch, T time, N heads, H head width.
+Shapes: B batch, T time, D width, N heads, H head width.
 """
 
 from functools import lru_cache
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+SINUSOID_BASE = 10_000.0
 CACHED_TABLES = 8  # (length, base) pairs alive at once: training length, held-out length, and the phase before
 
 
@@ -22,6 +24,12 @@ def rope_tables(length: int, head_width: int, base: float, device: torch.device)
     exponents = torch.arange(0, head_width, 2, dtype=torch.float32, device=device) / head_width
     angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] * (1.0 / base**exponents)
     return angles.cos(), angles.sin()
+
+
+def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
+    """Sinusoidal positions (length, width), fp32."""
+    cos_TH, sin_TH = rope_tables(length, width, SINUSOID_BASE, device)
+    return torch.cat((sin_TH, cos_TH), -1)
 
 
 def rotate(x_BTNH: Tensor, cos_BTH: Tensor, sin_BTH: Tensor) -> Tensor:

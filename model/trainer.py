@@ -26,26 +26,30 @@ import numpy as np
 import pyarrow as pa
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from model.batches import Batch, Loader, PackReader, StepBatch
 from model.checkpoint import Checkpoints, Loaded, training_tensors
 from model.checkpoint_files import TrainState, read_state
 from model.config import StabilityConfig
-from model.distribute import build_model, reduce_gradients
+from model.distribute import build_model, check_sums, loss_factor, reduce_gradients, replicate
+from model.experts import update_router_biases
 from model.initialization import initialize
 from model.job import METRICS_SCHEMA, Job, Outcome, Settings, Status, order_of
 from model.live import LiveView
 from model.loss import TokenLosses
 from model.optimizer import build_optimizer, clip_gradients, gradient_norm, set_step
 from model.ranks import Ranks
-from model.schedule import Events, StepPlan
+from model.schedule import Events
 
 logger = logging.getLogger(__name__)
 
 PROBE_TOLERANCE = 1e-3  # of the loss; other ranks or threads round differently, a wrong load is off by far more
 STOP_POLL_SECONDS = 1.0
 MAX_SAVING_RATIO = 0.05  # of the time may go into checkpoints; a slow store stretches the interval
+
+NUM_LOSSES = 4  # summed over the ranks at each step: nll, z, balance, router z
 
 Action = Literal["apply", "skip", "halt"]
 
@@ -62,6 +66,7 @@ def train(job: Job, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
             torch.set_num_threads(job.settings.threads)
         ranks = Ranks.of_this_process()
         job.run.phase.check_ranks(ranks.count)
+        check_sums(ranks, torch.device(job.settings.device))
         with _sigterm_noted() as terminated:
             outcome = Trainer(job, ranks, terminated.is_set, should_stop).run()
         ranks.wait()
@@ -87,6 +92,8 @@ def compute_of(settings: Settings, ranks: Ranks) -> dict[str, Any]:
         "ranks": ranks.count,
         "micro_batch_rows": settings.micro_batch_rows,
         "device": torch.cuda.get_device_name() if is_cuda else f"cpu, {torch.get_num_threads()} threads",
+        "parallel": settings.parallel,
+        "shard_ranks": settings.shard_ranks,
         "recompute": settings.recompute,
         "compile_blocks": settings.compile_blocks,
         "torch": str(torch.__version__),
@@ -99,14 +106,9 @@ class Trainer:
     def __init__(self, job: Job, ranks: Ranks, terminated: Callable[[], bool], should_stop: Callable[[], bool]) -> None:
         self.job, self.ranks, self.terminated, self.should_stop = job, ranks, terminated, should_stop
         self.compute, self.device = compute_of(job.settings, ranks), torch.device(job.settings.device)
-        self.model = build_model(
-            job.run.model,
-            job.run.precision,
-            self.device,
-            recompute=job.settings.recompute,
-            compile_blocks=job.settings.compile_blocks,
-        )
+        self.model = build_model(job.run.model, job.run.precision, self.device, job.settings)
         self.model.rope_base = job.run.phase.rope_base or job.run.model.rope_base
+        self.replica = replicate(self.model, job.settings)  # what is called in training; the model itself unless DDP
         self.optimizer = build_optimizer(self.model, job.run.optimizer)
         self.parameters = list(self.model.parameters())
         self.checkpoints = Checkpoints(job.store, job.checkpoints_folder, Path(job.scratch), job.attempt, ranks)
@@ -156,9 +158,11 @@ class Trainer:
         return f"the loss of its probe row is {got:.6f}, {wanted:.6f} was saved with it"
 
     def _probe_loss(self) -> float:
-        """Nats per token of the phase's first row, under the weights as they are now."""
+        """Nats per token of the phase's first row, under the weights as they are now, nothing dropped."""
+        self.model.eval()
         with torch.no_grad():
             losses = self._forward(self.probe)
+        self.model.train()
         for unit in (*self.model.blocks, self.model):
             if isinstance(unit, FSDPModule):
                 unit.reshard()  # no backward follows to do so: the next load or step would meet stale whole weights
@@ -209,8 +213,9 @@ class Trainer:
         plan = item.plan
         self._seed(item)
         targets = self.ranks.sum([item.batch.num_targets], self.device)[0]
-        sums = self._backward(item.batch, max(1.0, targets), plan)
-        loss, z_loss = (total / max(1.0, targets) for total in self.ranks.sum(sums, self.device))
+        sums = self.ranks.sum(self._backward(item.batch, max(1.0, targets)), self.device)
+        loss, z_loss, balance, router_z = (total / max(1.0, targets) for total in sums[:NUM_LOSSES])
+        loads_LE = torch.tensor(sums[NUM_LOSSES:]).view(self.job.run.model.num_layers, -1)
         norm = gradient_norm(self.parameters)
         is_finite = math.isfinite(loss) and bool(torch.isfinite(norm))
         action = decide(self.bad_steps, self.step + 1, is_finite, self.job.run.stability)
@@ -218,30 +223,39 @@ class Trainer:
             clip_gradients(self.parameters, norm, plan.clip)
             set_step(self.optimizer, self.job.run.optimizer, plan.lr, plan.weight_decay)
             self.optimizer.step()
+            update_router_biases(self.model, loads_LE.to(self.device))
             self.applied += 1
         else:
             self.bad_steps = (*self.bad_steps, self.step + 1)
         self.optimizer.zero_grad(set_to_none=True)
         self.step, self.tokens, self.position = self.step + 1, plan.end_tokens, item.position_to
-        measured = {"targets": int(targets), "loss": loss, "z_loss": z_loss, "grad_norm": float(norm), "action": action}
+        measured: dict[str, Any] = {"targets": int(targets), "loss": loss, "z_loss": z_loss}
+        measured |= {"grad_norm": float(norm), "action": action}
+        if loads_LE.numel():
+            shares = loads_LE / loads_LE.sum(1, keepdim=True).clamp(min=1)
+            measured |= {"balance_loss": balance, "router_z_loss": router_z, "expert_loads": shares.tolist()}
         self._note(item, measured | {"seconds": time.perf_counter() - begun, "data_seconds": data_seconds})
         return action
 
-    def _backward(self, batch: Batch, targets: float, plan: StepPlan) -> list[float]:
-        """Gradients of the whole step; returns this rank's sums of losses and of z."""
+    def _backward(self, batch: Batch, targets: float) -> list[float]:
+        """Gradients of the whole step; returns this rank's sums: losses, z, balance, router z, loads of all experts."""
         pieces = list(batch.micro_batches(self.job.settings.micro_batch_rows))
-        nll, z = torch.zeros(2, dtype=torch.float64, device=self.device)
+        losses_4 = torch.zeros(NUM_LOSSES, dtype=torch.float64, device=self.device)
+        loads_LE: Tensor | None = None
         for index, piece in enumerate(pieces):
-            reduce_gradients(self.model, index == len(pieces) - 1)
+            reduce_gradients(self.replica, index == len(pieces) - 1)
             losses = self._forward(piece)
-            (losses.objective / targets).backward()
-            nll += losses.nll_BT.sum()
-            z += losses.z_BT.sum()
-        return [float(nll), float(z)]
+            (losses.objective / targets * loss_factor(self.replica)).backward()
+            losses_4[:2] += torch.stack((losses.nll_BT.sum(), losses.z_BT.sum()))
+            if losses.balance is not None and losses.router_z is not None and losses.loads_LE is not None:
+                losses_4[2:] += torch.stack((losses.balance, losses.router_z))
+                loads_LE = losses.loads_LE if loads_LE is None else loads_LE + losses.loads_LE
+        return losses_4.tolist() + ([] if loads_LE is None else loads_LE.flatten().tolist())
 
     def _forward(self, batch: Batch) -> TokenLosses:
         ids_BT, targets_BT = batch.ids_BT.to(self.device), batch.targets_BT.to(self.device)
-        losses = self.model(ids_BT, batch.document_starts, targets_BT, self.job.run.optimizer.z_loss)
+        model = self.replica if self.model.training else self.model  # DDP's hooks are for steps alone
+        losses = model(ids_BT, batch.document_starts, targets_BT, self.job.run.optimizer.z_loss)
         assert isinstance(losses, TokenLosses)
         return losses
 

@@ -11,7 +11,9 @@ from typing import Any, Literal, Self, TypeVar
 import yaml
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
 
-from model.config import ModelConfig, TrainConfig
+from model.architecture import ModelConfig
+from model.config import TrainConfig, fill_in_phases
+from model.shapes import shape_of
 from tasks.config import canonical_json, explain, merge
 from tasks.decontaminate import DecontaminateConfig
 from tasks.dedup_exact import ExactDedupConfig
@@ -66,6 +68,15 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
     export: ExportConfig = ExportConfig()
     pin: PinConfig = PinConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_training(cls, given: Any) -> Any:
+        """What `model.size` knows of training, where the phases leave it out; the resolved recipe holds the numbers."""
+        model, train = (given.get(key) if isinstance(given, dict) else None for key in ("model", "train"))
+        if not (isinstance(model, dict) and isinstance(train, dict) and isinstance(train.get("phases"), list)):
+            return given
+        return given | {"train": train | {"phases": fill_in_phases(train["phases"], model.get("size"))}}
+
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
         """Every source named anywhere must be one of ingest.sources."""
@@ -88,6 +99,21 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(
                 f"model.vocab_size {self.model.vocab_size} is smaller than vocabulary.size {self.vocabulary.size}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        """Every row must have a position, and what is to be exported a shape that transformers knows."""
+        for index, phase in enumerate(self.train.phases):
+            try:
+                self.model.check_length(phase.sequence_length)
+            except ValueError as error:
+                raise ValueError(f"model.{error} (train.phases[{index}].sequence_length)") from error
+        if self.export.enabled:
+            try:
+                shape_of(self.model)
+            except ValueError as error:
+                raise ValueError(f"model can't be exported: {error}; or set export.enabled to false") from error
         return self
 
     @property

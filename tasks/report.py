@@ -89,7 +89,7 @@ def read_training(storage: Storage, record: RunRecord) -> pa.Table | None:
         for key in storage.read_json(f"{checkpoint}/manifest.json")["metrics"]:
             with storage.open_input(key) as file:
                 tables.append(pq.read_table(file, use_threads=False))
-    return pa.concat_tables(tables) if tables else None
+    return pa.concat_tables(tables, promote_options="default") if tables else None
 
 
 def read_losses(storage: Storage, record: RunRecord) -> Losses | None:

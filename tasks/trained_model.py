@@ -12,8 +12,9 @@ import orjson
 from pydantic import BaseModel, Field
 from tokenizers import Tokenizer
 
+from model.architecture import ModelConfig
 from model.checkpoint_files import step_key
-from model.config import ModelConfig, PhaseRun
+from model.config import PhaseRun
 from tasks.errors import DataError
 from tasks.manifest import Manifest
 from tasks.storage import Storage
@@ -63,6 +64,7 @@ def first_weights(run: PhaseRun, *, is_empty: bool = False) -> "Transformer":
 
     model = build_model(run.model, "fp32", torch.device("cpu"))
     model.rope_base = run.phase.rope_base or run.model.rope_base
+    model.eval()  # no dropout
     if not is_empty:
         initialize(model, run.model, run.seed)
     return model

@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from model.architecture import ModelConfig
 from model.batches import Batch, Loader, PackReader, StepBatch, rank_slice, targets_of
-from model.config import ModelConfig, PhaseRun
+from model.config import PhaseRun
 from model.job import CACHE_BYTES
 from model.loss import IGNORED
 from model.order import DataOrder, Pack, slots_of

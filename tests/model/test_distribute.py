@@ -1,4 +1,4 @@
-"""Two gloo ranks against one process: the same gradients, norms and weights; recomputation and compilation."""
+"""Two and four gloo ranks against one process: the same gradients, norms and weights, in every kind of split."""
 
 import runpy
 from pathlib import Path
@@ -9,19 +9,37 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from model.config import ModelConfig
-from model.distribute import build_model
+from model.architecture import ModelConfig
+from model.distribute import build_model, check_sums
 from model.initialization import initialize
+from model.job import Settings
+from model.ranks import Ranks
 from tests.model.conftest import RankProcesses
 
 WORKER = Path(__file__).with_name("distribute_worker.py")
-CASES: dict[str, dict[str, Any]] = {
+EXPERTS = {"qk_norm": True, "experts": {"count": 3, "active": 2, "bias_rate": 1e-3}}
+GPT2 = {"positions": "learned", "max_positions": 49, "norm": "layer", "biases": True, "activation": "gelu"}
+SINUSOIDAL = {"positions": "sinusoidal", "activation": "relu", "tie_embeddings": False, "vocab_multiple": 64}
+DDP = {"parallel": "ddp"}
+CASES: dict[str, dict[str, Any]] = {  # each again as `rows` of one micro-batch: the same as what `same_as` names
     "tied": {},
-    "untied": {"tie": False},
-    "accumulated": {"rows": 1},
-    "recomputed": {"recompute": True},
+    "untied": {"model": {"tie_embeddings": False}},
+    "accumulated": {"rows": 1, "same_as": "tied"},
+    "recomputed": {"settings": {"recompute": True}, "same_as": "tied"},
+    "ddp": {"settings": DDP, "same_as": "tied"},
+    "ddp accumulated": {"settings": DDP, "rows": 1, "same_as": "tied"},
+    "hybrid": {"settings": {"shard_ranks": 2}, "same_as": "tied"},
+    "gpt2": {"model": GPT2},
+    "gpt2 ddp": {"model": GPT2, "settings": DDP, "same_as": "gpt2"},
+    "sinusoidal": {"model": SINUSOIDAL, "rows": 1},
+    "sinusoidal ddp": {"model": SINUSOIDAL, "settings": DDP, "same_as": "sinusoidal"},
+    "experts": {"model": EXPERTS},
+    "experts accumulated": {"model": EXPERTS, "rows": 1, "same_as": "experts"},
+    "experts ddp": {"model": EXPERTS | {"tie_embeddings": False}, "settings": DDP, "rows": 1},
     "bf16": {"precision": "bf16"},
+    "experts bf16": {"model": EXPERTS, "precision": "bf16"},
 }
+EXACT = [name for name in CASES if not name.endswith("bf16")]
 Results = dict[str, dict[str, Any]]
 
 
@@ -31,10 +49,11 @@ def alone() -> Results:
     return {name: run_case(case, 0, 1) for name, case in CASES.items()}
 
 
-@pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Results:
+@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+def together(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Results:
+    """All cases in one group of processes."""
     folder = tmp_path_factory.mktemp("ranks")
-    RankProcesses(folder).run(WORKER, 2, CASES=CASES, OUTPUT=str(folder / "results.pt"))
+    RankProcesses(folder).run(WORKER, request.param, CASES=CASES, OUTPUT=str(folder / "results.pt"))
     return dict(torch.load(folder / "results.pt"))
 
 
@@ -45,26 +64,56 @@ def largest_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> fl
     return max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) / largest
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name != "bf16"])
-def test_two_ranks_give_the_gradients_of_one_process(case: str, alone: Results, together: Results) -> None:
-    assert all(together[case]["is_sharded"])
+@pytest.mark.parametrize("case", EXACT)
+def test_ranks_give_the_gradients_of_one_process(case: str, alone: Results, together: Results) -> None:
+    """transformers#34191, torchtitan#1842: unequal numbers of targets per row; pytorch#144045: uneven, tiny sides."""
+    assert set(together[case]["is_sharded"]) == {"ddp" not in case}
     assert not any(alone[case]["is_sharded"])
     assert largest_difference(together[case]["gradients"], alone[case]["gradients"]) <= 1e-6
-    assert all(float(gradient.abs().sum()) > 0 for gradient in together[case]["gradients"].values())
+    assert together[case]["gradients"].keys() == together[case]["weights"].keys()
     assert together[case]["norms"] == pytest.approx(alone[case]["norms"], rel=1e-5)
     assert together[case]["losses"] == pytest.approx(alone[case]["losses"], rel=1e-6)
     assert largest_difference(together[case]["weights"], alone[case]["weights"]) <= 1e-4
 
 
-def test_splits_and_recomputation_agree(alone: Results, together: Results) -> None:
-    for case in ("accumulated", "recomputed"):
-        for results in (alone, together):
-            assert largest_difference(results[case]["gradients"], results["tied"]["gradients"]) <= 1e-6
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if "same_as" in case])
+def test_splits_and_wrappings_agree(case: str, alone: Results, together: Results) -> None:
+    wanted = alone[CASES[case]["same_as"]]["gradients"]
+    for results in (alone, together):
+        assert largest_difference(results[case]["gradients"], wanted) <= 1e-6
+
+
+def test_loads_are_those_of_the_whole_batch_and_biases_follow_them(alone: Results, together: Results) -> None:
+    """Megatron-LM#1482, torchtitan#1226: biases stay fp32, equal on all ranks."""
+    for case in ("experts", "experts accumulated"):
+        loads_LE = alone["experts"]["loads"]
+        assert loads_LE.sum(1).tolist() == [2 * 82, 2 * 82]  # each target's token passes two experts
+        assert torch.equal(together[case]["loads"], loads_LE)
+        for rank_biases in together[case]["biases"]:
+            assert rank_biases.dtype == torch.float32
+            assert torch.equal(rank_biases, 1e-3 * (loads_LE.mean(1, keepdim=True) - loads_LE).sign())
+    assert all(biases.dtype == torch.float32 for biases in together["experts bf16"]["biases"])
+
+
+def test_tiny_parameters_have_gradients(together: Results) -> None:
+    """pytorch#144045: a bias of one element per rank or fewer."""
+    gradients = together["gpt2"]["gradients"]
+    assert min(gradient.numel() for gradient in gradients.values()) < 70
+    assert all(gradient.abs().sum() > 0 for gradient in gradients.values())
 
 
 def test_tied_matrix_stays_one_parameter(together: Results) -> None:
     assert "head.weight" not in together["tied"]["weights"]
     assert "head.weight" in together["untied"]["weights"]
+
+
+def test_sums_of_collectives_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytorch#162338: gloo of one release summed where it should average, and the reverse."""
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, op: tensor)
+    monkeypatch.setattr(torch.distributed, "reduce_scatter_tensor", lambda out, tensor: out.fill_(1.0))
+    check_sums(Ranks(), torch.device("cpu"))  # one process asks nothing
+    with pytest.raises(RuntimeError, match=r"the sum of 1\.\.2 is 1\.0 and 1\.0, not 3\.0"):
+        check_sums(Ranks(0, 2), torch.device("cpu"))
 
 
 def test_bf16_keeps_fp32_masters_and_stays_close(alone: Results, together: Results) -> None:
@@ -78,7 +127,10 @@ def test_compiled_blocks_agree_share_one_graph_and_keep_their_names() -> None:
     config = ModelConfig.of_size("tiny", num_layers=10)  # more than dynamo would compile anew one by one
     counters.clear()
     ids = torch.randint(0, 512, (2, 32), generator=torch.Generator().manual_seed(0))
-    models = [build_model(config, "fp32", torch.device("cpu"), compile_blocks=compiled) for compiled in (False, True)]
+    models = [
+        build_model(config, "fp32", torch.device("cpu"), Settings(compile_blocks=compiled))
+        for compiled in (False, True)
+    ]
     gradients = []
     for model in models:
         initialize(model, config, 1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from model.config import ModelConfig
+from model.architecture import ModelConfig
 from model.generate import Sampling, draw_token, generate
 from model.initialization import initialize
 from model.transformer import Transformer

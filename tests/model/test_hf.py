@@ -1,4 +1,4 @@
-"""Our model against transformers' Llama: the same logits, the same tensors back, a folder that loads."""
+"""Our model against transformers', shape by shape: the same logits, the same tensors back, a folder that loads."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,29 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
-from model.config import ModelConfig
-from model.hf import SpecialIds, build_llama, from_llama, read_llama_config, save_llama, to_llama, trim_vocabulary
+from model.architecture import ModelConfig
+from model.hf import SpecialIds, build_theirs, from_their_config, from_theirs, save_theirs, to_theirs, trim_vocabulary
 from model.initialization import initialize
+from model.shapes import shape_of
 from model.transformer import Transformer
 
 SPECIAL = SpecialIds(("<|bos|>", 0), ("<|eos|>", 1), ("<|pad|>", 2))
+
+
+EXPERTS = {"count": 4, "active": 2}
+GPT2 = {"positions": "learned", "max_positions": 1024, "norm": "layer", "biases": True, "num_kv_heads": 4}
+TABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "wide heads": ("llama", {"head_width": 32}),
+    "qwen3": ("qwen3", {"qk_norm": True, "norm_eps": 1e-6}),
+    "qwen3-moe": ("qwen3_moe", {"qk_norm": True, "experts": EXPERTS, "mlp_width": 64}),
+    "mixtral": ("mixtral", {"experts": EXPERTS, "mlp_width": 64}),
+    "gpt2 gelu": ("gpt2", GPT2 | {"activation": "gelu"}),
+    "gpt2 relu": ("gpt2", GPT2 | {"activation": "relu"}),
+}
+ROWS = [(name, tie) for name in TABLE for tie in (True, False) if tie or not name.startswith("gpt2")]
 
 
 def built(**fields: Any) -> Transformer:
@@ -38,8 +53,8 @@ def tokens() -> torch.Tensor:
 @pytest.mark.parametrize("kv_heads", [1, 2, 4], ids=["multi-query", "grouped", "multi-head"])
 def test_logits_equal_transformers_at_every_position(tokens: torch.Tensor, tie: bool, kv_heads: int) -> None:
     model = built(tie_embeddings=tie, num_kv_heads=kv_heads)
-    llama = build_llama(model.config, model.state_dict(), 1024, model.rope_base)
-    other_base = build_llama(model.config, model.state_dict(), 1024, 9_000.0)
+    llama = build_theirs(model.config, model.state_dict(), 1024, model.rope_base)
+    other_base = build_theirs(model.config, model.state_dict(), 1024, 9_000.0)
     with torch.no_grad():
         for length in (64, 1024):
             wanted = llama(tokens[:, :length]).logits
@@ -48,32 +63,46 @@ def test_logits_equal_transformers_at_every_position(tokens: torch.Tensor, tie: 
             assert float((other_base(tokens[:, :length]).logits - wanted).abs().max()) > 1e-3 * scale
 
 
-def test_first_weights_agree_to_1e_5(tokens: torch.Tensor) -> None:
-    config = ModelConfig.of_size("tiny")
-    model = Transformer(config)
-    initialize(model, config, 1)
-    llama = build_llama(config, model.state_dict(), 1024, config.rope_base)
+@pytest.mark.parametrize(("row", "tie"), ROWS)
+def test_every_row_of_the_table_agrees_to_1e_5(tokens: torch.Tensor, row: str, tie: bool) -> None:
+    """Every head, every kind of position, at every place of 64 and of 1,024 tokens."""
+    shape, fields = TABLE[row]
+    model = built(tie_embeddings=tie, **fields)
     with torch.no_grad():
-        assert float((model(tokens) - llama(tokens).logits).abs().max()) <= 1e-5
+        for (
+            name,
+            parameter,
+        ) in model.named_parameters():  # matrices as GPT-2's, norms unlike 1
+            parameter.div_(5 if parameter.ndim > 1 else 1)
+            assert parameter.ndim > 1 or len(parameter.unique()) > 1, name
+    theirs = build_theirs(model.config, model.state_dict(), 1024, model.rope_base)
+    assert theirs.config.model_type == shape == shape_of(model.config)
+    with torch.no_grad():
+        for length in (64, 1024):
+            ours, wanted = model(tokens[:1, :length]), theirs(tokens[:1, :length]).logits
+            assert float((ours - wanted).abs().max()) <= 1e-5
 
 
-@pytest.mark.parametrize("tie", [True, False])
-def test_import_after_export_returns_the_same_tensors(tie: bool) -> None:
-    model = built(tie_embeddings=tie)
-    theirs = to_llama(model.config, model.state_dict())
-    assert theirs["model.layers.2.self_attn.k_proj.weight"].shape == (32, 64)
-    assert ("lm_head.weight" in theirs) is not tie
-    ours = from_llama(model.config, theirs)
+@pytest.mark.parametrize(("row", "tie"), ROWS)
+def test_import_after_export_returns_the_same_tensors(row: str, tie: bool, tmp_path: Path) -> None:
+    model = built(tie_embeddings=tie, **TABLE[row][1])
+    theirs = build_theirs(model.config, model.state_dict(), 1024, model.rope_base)
+    theirs.save_pretrained(tmp_path)
+    config = from_their_config(AutoConfig.from_pretrained(tmp_path))
+    assert config == model.config
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto").state_dict()
+    ours = from_theirs(config, loaded)
+    assert all(torch.equal(theirs.state_dict()[name], tensor) for name, tensor in loaded.items())
     assert ours.keys() == model.state_dict().keys()
     assert all(torch.equal(ours[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def test_missing_tensor_is_named() -> None:
     model = built()
-    theirs = to_llama(model.config, model.state_dict())
+    theirs = to_theirs(model.config, model.state_dict())
     del theirs["model.layers.1.mlp.up_proj.weight"]
     with pytest.raises(KeyError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
-        from_llama(model.config, theirs)
+        from_theirs(model.config, theirs)
 
 
 def byte_tokenizer(path: Path) -> Path:
@@ -92,9 +121,9 @@ def byte_tokenizer(path: Path) -> Path:
 def test_folder_loads_and_speaks(tmp_path: Path, dtype: torch.dtype) -> None:
     model = built(vocab_size=300)
     config, weights = trim_vocabulary(model.config, {n: t.to(dtype) for n, t in model.state_dict().items()}, 259)
-    llama = build_llama(config, weights, 256, model.rope_base)
+    llama = build_theirs(config, weights, 256, model.rope_base)
     folder = tmp_path / "model"
-    save_llama(llama, folder, byte_tokenizer(tmp_path / "tokenizer.json"), SPECIAL)
+    save_theirs(llama, folder, byte_tokenizer(tmp_path / "tokenizer.json"), SPECIAL)
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert loaded.dtype == dtype
@@ -114,10 +143,10 @@ def test_folder_loads_and_speaks(tmp_path: Path, dtype: torch.dtype) -> None:
 
 def test_config_comes_back(tmp_path: Path) -> None:
     model = built(rope_base=500_000.0, norm_eps=1e-6)
-    build_llama(model.config, model.state_dict(), 256, 500_000.0).config.save_pretrained(tmp_path)
+    build_theirs(model.config, model.state_dict(), 256, 500_000.0).config.save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["rope_parameters"]["rope_theta"] == 500_000.0
-    assert read_llama_config(LlamaConfig.from_pretrained(tmp_path)) == model.config
+    assert from_their_config(LlamaConfig.from_pretrained(tmp_path)) == model.config
 
 
 @pytest.mark.parametrize(
@@ -125,12 +154,26 @@ def test_config_comes_back(tmp_path: Path) -> None:
     [
         ("attention_bias", True),
         ("hidden_act", "gelu"),
-        ("head_dim", 32),
+        ("model_type", "gemma"),
         ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}),
     ],
 )
 def test_shapes_that_we_do_not_have_are_refused(field: str, value: Any) -> None:
     model = built()
-    fields = build_llama(model.config, model.state_dict(), 64, 1e4).config.to_dict() | {field: value}
+    config = build_theirs(model.config, model.state_dict(), 64, 1e4).config
+    assert isinstance(config, LlamaConfig)
+    setattr(config, field, value)
     with pytest.raises(ValueError, match=r"config\.json: .* can be imported"):
-        read_llama_config(LlamaConfig(**fields))
+        from_their_config(config)
+
+
+def test_a_padded_vocabulary_is_cut_off_and_comes_back_as_zeros() -> None:
+    """Megatron-Bridge#5375, litgpt#1334."""
+    model = built(vocab_size=300)
+    assert model.embedding.weight.shape == (320, 64)
+    config, weights = trim_vocabulary(model.config, model.state_dict(), 300)
+    theirs = to_theirs(config, weights)
+    assert theirs["model.embed_tokens.weight"].shape == (300, 64)
+    ours = from_theirs(model.config, theirs)
+    assert torch.equal(ours["embedding.weight"][:300], model.embedding.weight[:300])
+    assert not ours["embedding.weight"][300:].any()

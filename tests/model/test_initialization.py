@@ -1,11 +1,12 @@
 """First weights: the right spread for every parameter, the same values however the model was built."""
 
 import math
+from typing import Any, get_args
 
 import pytest
 import torch
 
-from model.config import ModelConfig
+from model.architecture import Initialization, ModelConfig
 from model.initialization import draw, init_std, initialize
 from model.transformer import Transformer
 
@@ -20,16 +21,31 @@ def built(config: ModelConfig = CONFIG, seed: int = 1) -> Transformer:
     return model
 
 
-def test_standard_deviation_of_every_parameter() -> None:
-    for name, parameter in built().state_dict().items():
-        if "norm" in name:
-            assert torch.equal(parameter, torch.ones(128)), name
+VARIANTS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "gpt2": {"norm": "layer", "positions": "learned", "biases": True, "activation": "gelu", "max_positions": 512},
+    "qk norm and experts": {"qk_norm": True, "experts": {"count": 4, "active": 2, "bias_rate": 1e-3}},
+}
+
+
+@pytest.mark.parametrize("scheme", get_args(Initialization))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_standard_deviation_of_every_parameter(scheme: Initialization, variant: str) -> None:
+    """Built on the meta device. OLMo-core#602: a depth scale that was never applied."""
+    config = CONFIG.model_validate(CONFIG.model_dump() | VARIANTS[variant] | {"initialization": scheme})
+    model = built(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("norm.weight", "bias")):
+            assert torch.equal(parameter, torch.full_like(parameter, name.endswith("weight"))), name
             continue
-        is_output = name.endswith(("output.weight", "down.weight"))
-        wanted = 0.02 / math.sqrt(16) if is_output else 0.02
-        noise = 4 / math.sqrt(2 * parameter.numel())  # four standard errors of a standard deviation
-        assert float(parameter.std()) == pytest.approx(wanted, rel=noise), name
-        assert abs(float(parameter.mean())) < 4 * wanted / math.sqrt(parameter.numel()), name
+        wanted = {"fan_in": parameter.shape[1] ** -0.5, "small": math.sqrt(2 / 640)}.get(scheme, 0.02)
+        if name.endswith(("output.weight", "down.weight", "mlp.down")):
+            depth = {"normal": 0.5, "current_depth": int(name.split(".")[1]) + 1}.get(scheme, 8)
+            wanted /= math.sqrt(2 * depth)
+        noise = 4.5 / math.sqrt(2 * parameter.numel())  # standard errors of a standard deviation
+        assert parameter.std().item() == pytest.approx(wanted, rel=noise), name
+        assert abs(parameter.mean().item()) < 4.5 * wanted / math.sqrt(parameter.numel()), name
+    assert all(not buffer.any() for buffer in model.buffers())
 
 
 def test_values_depend_on_seed_and_name_alone() -> None:
@@ -59,7 +75,11 @@ def test_known_values() -> None:
 
 
 def test_std_of_names() -> None:
-    assert init_std("norm.weight", CONFIG) is None
-    assert init_std("blocks.3.mlp_norm.weight", CONFIG) is None
-    assert init_std("embedding.weight", CONFIG) == init_std("head.weight", CONFIG) == 0.02
-    assert init_std("blocks.3.mlp.down.weight", CONFIG) == 0.005
+    square = (128, 128)
+    assert init_std("embedding.weight", square, CONFIG) == init_std("head.weight", square, CONFIG) == 0.02
+    assert init_std("blocks.3.mlp.down.weight", square, CONFIG) == 0.005
+    deep = CONFIG.model_copy(update={"initialization": "current_depth"})
+    assert init_std("blocks.1.mlp.down", (4, 192, 128), deep) == 0.01
+    assert (
+        init_std("blocks.1.mlp.up.weight", square, CONFIG.model_copy(update={"initialization": "fan_in"})) == 128**-0.5
+    )

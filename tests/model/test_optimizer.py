@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from model.config import ModelConfig, OptimizerConfig
+from model.architecture import ModelConfig
+from model.config import OptimizerConfig
 from model.initialization import initialize
 from model.optimizer import build_optimizer, clip_gradients, gradient_norm, is_decayed, set_step
 from model.transformer import Transformer

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from model.config import ModelConfig, PhaseConfig, PhaseRun, TrainConfig
+from model.architecture import ModelConfig
+from model.config import PhaseConfig, PhaseRun, TrainConfig
 from model.schedule import Events, Factor, batch_rows_at, lr_at, plan_phase, plan_step, rows_of_phase
 
 LENGTH = 256

@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from model.architecture import ModelConfig
 from model.checkpoint import Checkpoints, NoSoundCheckpoint, load_weights
 from model.checkpoint_files import list_steps, read_metrics, read_state, step_key
-from model.config import ModelConfig, PhaseRun, StabilityConfig
+from model.config import PhaseRun, StabilityConfig
 from model.job import EXACT_METRICS, Job, Settings
 from model.ranks import Ranks
 from model.schedule import Events, Factor, SkipRange

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig
+from model.architecture import ModelConfig
 from model.initialization import initialize
 from model.transformer import Transformer
 
@@ -16,7 +16,7 @@ TINY = ModelConfig.of_size("tiny")
 
 def built(dtype: torch.dtype = torch.float32, scale: float = 1.0, **fields: Any) -> Transformer:
     """A tiny model; `scale` > 1 makes its weights large enough for attention to matter."""
-    config = TINY.model_copy(update=fields)
+    config = ModelConfig.of_size("tiny", **fields)
     model = Transformer(config)
     initialize(model, config, 1)
     model.compute_dtype = dtype
@@ -30,10 +30,21 @@ def ids(rows: int, length: int, seed: int = 0) -> Tensor:
     return torch.randint(0, TINY.vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
+EXPERTS = {"count": 4, "active": 2}
+KINDS: dict[str, dict[str, Any]] = {
+    "multi-query": {"num_kv_heads": 1},
+    "qk-norm": {"qk_norm": True, "head_width": 32, "vocab_size": 500},
+    "learned": {"positions": "learned", "max_positions": 1024, "norm": "layer", "biases": True, "activation": "gelu"},
+    "sinusoidal": {"positions": "sinusoidal", "norm": "layer", "activation": "relu"},
+    "biased swiglu": {"biases": True, "num_kv_heads": 4},
+    "experts": {"experts": EXPERTS, "mlp_width": 64},
+}
+
+
 @pytest.mark.parametrize("tie", [True, False])
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_counted_parameters_are_the_parameters(tie: bool, kv_heads: int) -> None:
-    model = built(tie_embeddings=tie, num_kv_heads=kv_heads)
+@pytest.mark.parametrize("kind", KINDS)
+def test_counted_parameters_are_the_parameters(tie: bool, kind: str) -> None:
+    model = built(tie_embeddings=tie, **KINDS[kind])
     assert sum(parameter.numel() for parameter in model.parameters()) == model.config.num_parameters
     assert set(model.state_dict()) == set(dict(model.named_parameters()))  # no tables, no buffers in a checkpoint
 
@@ -68,6 +79,62 @@ def test_changing_a_document_leaves_the_others_unchanged_to_the_bit(length: int,
     assert torch.equal(before[0, :first], after[0, :first])
     assert torch.equal(before[0, second:], after[0, second:])
     assert torch.equal(before[1], after[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_documents_are_isolated_in_every_kind_of_model(kind: str) -> None:
+    """nanoVLM#201, profam#495: exactly in dense models; experts share products with rows of other documents."""
+    model, inputs = built(scale=3, **KINDS[kind]), ids(1, 96).clamp(max=499)
+    changed = inputs.clone()
+    changed[0, 20:50] = 7
+    with torch.no_grad():
+        before, after = model(inputs, [[0, 20, 50]]), model(changed, [[0, 20, 50]])
+        alone = model(inputs[:, 50:])
+    assert not torch.equal(before[0, 20:50], after[0, 20:50])
+    others = torch.cat((before[0, :20], before[0, 50:])), torch.cat((after[0, :20], after[0, 50:]))
+    if kind == "experts":
+        torch.testing.assert_close(*others, rtol=0, atol=1e-5)
+    else:
+        assert torch.equal(*others)
+    torch.testing.assert_close(before[:, 50:], alone, rtol=0, atol=1e-4)  # positions restart
+
+
+def test_padding_of_the_vocabulary_has_no_probability() -> None:
+    """Megatron-Bridge#5375, litgpt#1334: large padded rows change neither logits nor losses, and learn nothing."""
+    model, inputs = built(vocab_size=500, tie_embeddings=False), ids(2, 32).clamp(max=499)
+    assert model.head is not None
+    assert model.head.weight.shape == (512, 64)
+    with torch.no_grad():
+        model.head.weight[500:] = 100.0
+    assert model(inputs).shape == (2, 32, 500)
+    losses = model(inputs, None, inputs, 1e-2)
+    wanted = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), inputs.flatten(), reduction="none")
+    torch.testing.assert_close(losses.nll_BT.flatten(), wanted, rtol=1e-5, atol=1e-5)
+    losses.objective.backward()
+    assert model.head.weight.grad is not None
+    assert not model.head.weight.grad[500:].any()
+
+
+@pytest.mark.parametrize("length", [32, 600])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_dropout_follows_the_seed_and_only_training_has_it(length: int, recompute: bool) -> None:
+    model, inputs = built(dropout=0.3, scale=3), ids(1, length)
+    for block in model.blocks:
+        block.recompute = recompute  # type: ignore[assignment]
+
+    def seeded(seed: int) -> dict[str, Tensor]:
+        torch.manual_seed(seed)
+        model.zero_grad()
+        model(inputs, [[0, 9]], inputs).objective.backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    first, again, other = seeded(1), seeded(1), seeded(2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
+    plain = built(scale=3)
+    model.eval()
+    with torch.no_grad():
+        assert torch.equal(model(inputs), plain(inputs))
 
 
 @pytest.mark.parametrize("length", [64, 1024])

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from model.config import ModelConfig
+from model.architecture import ModelConfig
 from tasks.dataset import Workspace
 from tasks.errors import DataError, NotComputed
 from tasks.evaluate import (

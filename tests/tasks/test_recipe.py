@@ -55,6 +55,24 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
     ({"name": "My Recipe"}, ["name", "pattern", "'My Recipe'"]),
     ({"vocabulary": {"size": 255}}, ["vocabulary: size 255", "at least 259"]),
     ({"vocabulary": {"size": "many"}}, ["vocabulary.size", "integer", "'many'"]),
+    ({"model": {"size": "tiny", "num_heads": 5}}, ["model: width 64 must be divisible by num_heads 5"]),
+    (
+        {"model": {"size": "tiny", "positions": "learned", "max_positions": 32}, "export": {"enabled": False}},
+        ["model.max_positions 32 is smaller than a row of 64 tokens (train.phases[0].sequence_length)"],
+    ),
+    (
+        {"model": {"size": "tiny", "positions": "sinusoidal"}},
+        ["model can't be exported", "the nearest, llama, needs positions rope, not sinusoidal", "export.enabled"],
+    ),
+    (
+        {"model": {"size": "tiny", "experts": {"count": 4, "active": 2, "bias_rate": 1e-3}}},
+        ["model can't be exported", "the nearest, mixtral, needs experts.bias_rate 0.0, not 0.001"],
+    ),
+    (
+        {"model": {"size": "tiny", "positions": "learned", "norm": "layer", "activation": "gelu", "biases": True}},
+        ["the nearest, gpt2, needs num_kv_heads num_heads, not 2"],
+    ),
+    ({"model": {"size": "tiny", "dropout": -0.1}}, ["model.dropout", "greater than or equal to 0", "-0.1"]),
     ({"vocabulary": {"size": 5000}}, ["model.vocab_size 512", "vocabulary.size 5000"]),
     ({"train": phases({"sequence_length": 0})}, ["train.phases[0].sequence_length", "equal to 2", "(got 0)"]),
     ({"train": phases({"batch": 0})}, ["train.phases[0].batch[0].rows", "greater than or equal to 1", "(got 0)"]),
@@ -272,3 +290,24 @@ def test_a_sources_priority_decides_which_copy_stays() -> None:
     recipe = Recipe.parse(given)
     assert recipe.with_priorities(recipe.dedup_exact).priorities == {"web": 2}
     assert recipe.with_priorities(recipe.dedup_near).priorities == {"web": 5, "code": 1}
+
+
+def test_a_size_brings_learning_rate_batch_and_horizon_and_gives_way() -> None:
+    weights = {"web": 1.0}
+    phases: list[dict[str, Any]] = [
+        {"name": "main", "weights": weights, "sequence_length": 64},
+        {"name": "anneal", "weights": weights, "sequence_length": 128, "tokens": 10, "schedule": {"warmup_tokens": 5}},
+        {"name": "own", "weights": weights, "sequence_length": 64, "tokens": 10, "batch": 3, "schedule": {"lr": 0.5}},
+    ]
+    first, second, third = Recipe.parse(values(train={"phases": phases})).train.phases
+    assert (first.tokens, first.batch[0].rows, first.schedule.lr) == (500_000, 64, 1e-2)
+    assert (second.batch[0].rows, second.schedule.lr, second.schedule.warmup_tokens) == (32, 1e-2, 5)
+    assert (third.batch[0].rows, third.schedule.lr) == (3, 0.5)
+    del phases[1]["tokens"]
+    with pytest.raises(ConfigError, match=r"train\.phases\[1\]\.tokens: this key is required"):
+        Recipe.parse(values(train={"phases": phases}))
+
+
+def test_a_model_without_a_shape_is_trained_where_no_export_is_asked_for() -> None:
+    recipe = Recipe.parse(values(model={"size": "tiny", "positions": "sinusoidal"}, export={"enabled": False}))
+    assert recipe.model.positions == "sinusoidal"

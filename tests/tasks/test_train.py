@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from model.architecture import ModelConfig
 from model.checkpoint_files import list_steps, step_key
-from model.config import ModelConfig, PhaseRun
+from model.config import PhaseRun
 from model.job import EXACT_METRICS, Settings
 from tasks.dataset import Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, NotComputed, StorageError, TrainingDiverged, WorkerLost

@@ -1,0 +1,64 @@
+"""Training of other shapes and wrappings: experts with losses and biases, dropout, DDP, through stops and resumes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from model.architecture import ModelConfig
+from model.job import Job
+from model.trainer import train
+from tests.model.test_trainer import MODEL, STEPS, WORKER, digest_of, exact_metrics, losses_of, make_job, tensors_of
+
+__all__ = ["make_job"]
+EXPERTS: dict[str, Any] = {"experts": {"count": 4, "active": 2, "bias_rate": 1e-3}, "mlp_width": 32, "qk_norm": True}
+GPT2: dict[str, Any] = {"positions": "learned", "norm": "layer", "biases": True, "activation": "gelu"}
+
+
+def with_model(job: Job, **fields: Any) -> Job:
+    model = ModelConfig.model_validate(MODEL.model_dump() | fields)
+    return replace(job, run=job.run.model_copy(update={"model": model}))
+
+
+@pytest.mark.parametrize("fields", [EXPERTS | {"dropout": 0.1}, GPT2 | {"dropout": 0.1}], ids=["experts", "gpt2"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_stop_changes_no_bit_with_dropout(make_job: Any, fields: dict[str, Any], precision: str) -> None:
+    """nanoGPT#467: masks are drawn from the seed and the position; the routers' biases are in the checkpoint."""
+    straight = with_model(make_job(precision, folder="train/straight"), **fields)
+    train(straight)
+    stopped = with_model(make_job(precision, folder="train/stopped"), **fields)
+    assert train(stopped, lambda: True).status == "stopped"
+    assert train(replace(stopped, attempt="a2")).status == "finished"
+    assert digest_of(stopped) == digest_of(straight)
+    assert exact_metrics(stopped).equals(exact_metrics(straight))
+
+
+def test_losses_and_loads_of_experts_are_noted_apart(make_job: Any) -> None:
+    job = with_model(make_job(), **EXPERTS)
+    train(job)
+    metrics = exact_metrics(job).to_pydict()
+    assert metrics["balance_loss"] == pytest.approx([1.0] * STEPS, abs=0.1)
+    assert metrics["router_z_loss"][0] == pytest.approx(1.92, abs=0.1)  # (ln 4) squared: logits begin near 0
+    for loads in metrics["expert_loads"]:
+        assert [sum(layer) for layer in loads] == pytest.approx([1.0, 1.0])
+        assert all(0 < share < 0.5 for layer in loads for share in layer)
+    biases = [tensor for name, tensor in tensors_of(job, STEPS).items() if name.endswith("router.bias_E")]
+    assert len(biases) == 2
+    assert all(0 < bias.abs().max() <= STEPS * 1e-3 + 1e-9 for bias in biases)
+    dense = make_job(folder="train/dense")
+    train(dense)
+    assert exact_metrics(dense)["expert_loads"].null_count == STEPS
+
+
+def test_two_ranks_share_experts_and_replicas_like_one_process(make_job: Any, rank_processes: Any) -> None:
+    """Sharded, and whole on each rank (DDP); what one wrote the other resumes."""
+    one = with_model(make_job(folder="train/one"), **EXPERTS)
+    train(one)
+    for parallel in ("fsdp", "ddp"):
+        two = with_model(make_job(folder=f"train/{parallel}", settings={"parallel": parallel}), **EXPERTS)
+        rank_processes.run(WORKER, 2, JOB=two)
+        assert losses_of(two) == pytest.approx(losses_of(one), abs=2e-5)
+        assert exact_metrics(two)["expert_loads"][0] == exact_metrics(one)["expert_loads"][0]
+        for name, tensor in tensors_of(one, STEPS).items():
+            assert torch.allclose(tensors_of(two, STEPS)[name], tensor, atol=2e-3), name
