@@ -2,7 +2,7 @@
 
 Fused matrices are cut into theirs (q, k, v; gate, up) and joined again, GPT-2's and the experts' are turned over, so
 export after import returns the same tensors. RoPE is half-split on both sides: no rows are permuted. An export holds
-config.json, generation_config.json, safetensors in pieces of at most MAX_SHARD_SIZE, and the tokenizer as AutoTokenizer
+config.json, generation_config.json, safetensors, and the tokenizer as AutoTokenizer
 loads it.
 """
 
@@ -27,7 +27,6 @@ from transformers import (
 from model.architecture import ModelConfig
 from model.shapes import shape_of
 
-MAX_SHARD_SIZE = "5GB"  # what hubs and downloads handle well
 BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 TURNED = "turned:"  # before a name: theirs is (in, out) where ours is (out, in), or the other way round
 
@@ -290,13 +289,15 @@ def build_theirs(
     return model.eval()
 
 
-def save_theirs(model: PreTrainedModel, folder: Path, tokenizer_file: Path, special: SpecialIds) -> None:
+def save_theirs(
+    model: PreTrainedModel, folder: Path, tokenizer_file: Path, special: SpecialIds, max_shard_size: str = "5GB"
+) -> None:
     """Everything that `AutoModelForCausalLM` and `AutoTokenizer` need, in one folder."""
     ids = {"bos_token_id": special.bos[1], "eos_token_id": special.eos[1], "pad_token_id": special.pad[1]}
     for name, value in ids.items():
         setattr(model.config, name, value)
     model.generation_config = GenerationConfig(do_sample=True, **ids)
-    model.save_pretrained(folder, max_shard_size=MAX_SHARD_SIZE)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(tokenizer_file),
         bos_token=special.bos[0],

@@ -237,17 +237,25 @@ class Dataset:
 
     def publish_files(
         self,
-        files: Mapping[str, bytes],
+        files: Mapping[str, bytes | Path],
         *,
         totals: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> Manifest:
-        """Publish a result that is not row-shaped: files in the dataset's folder, listed as parts with rows null."""
+        """Publish a result that is not row-shaped: files in the dataset's folder, listed as parts with rows null.
+
+        A file is given by its bytes, or as a local one, which then is never held in memory.
+        """
         parts = []
         for name, data in files.items():
-            self.storage.write_bytes(f"{self.reference}/{name}", data)
-            sha256 = hashlib.sha256(data).hexdigest()
-            parts.append(Part(self.stage, name, None, len(data), sha256, sha256, None))
+            if isinstance(data, Path):
+                with data.open("rb") as file:
+                    size, sha256 = data.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+                self.storage.publish_file(data, f"{self.reference}/{name}")
+            else:
+                size, sha256 = len(data), hashlib.sha256(data).hexdigest()
+                self.storage.write_bytes(f"{self.reference}/{name}", data)
+            parts.append(Part(self.stage, name, None, size, sha256, sha256, None))
         zero: dict[str, Any] = dict.fromkeys(COUNTS, 0) | {"seconds": 0.0}
         return self._publish(parts, totals=zero | dict(totals or {}), reasons={}, by_source={}, extra=dict(extra or {}))
 

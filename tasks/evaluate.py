@@ -24,11 +24,10 @@ import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from model.config import PhaseRun
-from tasks.config import merge
+from tasks.contamination import status_of_sets
 from tasks.dataset import Dataset, Workspace
-from tasks.manifest import Manifest, load_manifest
+from tasks.manifest import Manifest
 from tasks.parts import Part, PartWriter, Receipt, Unit, read_part
-from tasks.storage import Storage
 from tasks.trained_model import (
     CHECKPOINT_FILE,
     SamplingConfig,
@@ -44,7 +43,6 @@ BYTES_FILE, TOKENIZER_FILE = "token_bytes.json", "tokenizer.json"  # of a vocabu
 TOKENS_PER_FORWARD = 4096  # one core works at full speed, and logits of 4,096 entries take 67 MB
 MAX_EXPONENT = 700.0  # e^709 is the largest double
 ALL_SOURCES = "all"
-NOT_DECONTAMINATED = "not decontaminated"
 
 SCHEMA = pa.schema(
     [
@@ -197,57 +195,6 @@ def losses_of(tokens: float, bytes: float, nats_before: float, nats_after: float
         row[f"bits_per_byte_{when}"] = nats / (math.log(2) * bytes) if bytes else None
         row[f"perplexity_{when}"] = math.exp(min(mean, MAX_EXPONENT)) if mean is not None else None
     return row
-
-
-def status_of_sets(
-    storage: Storage, trained: Manifest, newer: Sequence[Manifest], wanted: Sequence[str]
-) -> dict[str, str]:
-    """For each evaluation set whether the training data was decontaminated against it, and for which sources not."""
-    replacements = {manifest.digest: manifest for manifest in newer}
-    names = set(wanted).union(*(manifest.extra["evaluation_sets"] for manifest in newer))
-    cleaned: dict[str, set[str]] = {}  # source -> sets that its text was cleaned of
-    for source, pack in training_packs(storage, trained):
-        cleaners = [replacements.get(m.digest, m) for m in ancestors(storage, pack) if m.stage == "decontaminate"]
-        names |= {name for manifest in cleaners for name in manifest.config.get("evaluation_sets", {})}
-        sets = set().union(*(cleaned_sets(manifest, source) for manifest in cleaners))
-        cleaned[source] = cleaned.get(source, sets) & sets
-    status = {}
-    for name in sorted(names):
-        missing = sorted(source for source, sets in cleaned.items() if name not in sets)
-        status[name] = f"{NOT_DECONTAMINATED} (sources: {', '.join(missing)})" if missing else "decontaminated"
-    return status
-
-
-def cleaned_sets(decontaminated: Manifest, source: str) -> set[str]:
-    """Evaluation sets whose items were taken out of the text of one source; only reporting them is not enough."""
-    general = decontaminated.config
-    config: dict[str, Any] = merge(general, general.get("by_source", {}).get(source, {}))
-    if not config.get("enabled", True):
-        return set()
-    return {name for name, settings in config.get("evaluation_sets", {}).items() if settings.get("action") != "report"}
-
-
-def training_packs(storage: Storage, trained: Manifest) -> Iterator[tuple[str, Manifest]]:
-    """(source, pack) of everything that a phase and those before it were trained on."""
-    for entry in trained.inputs:
-        manifest = load_manifest(storage, f"{entry['stage']}/{entry['fingerprint']}")
-        if manifest.stage == "train":
-            yield from training_packs(storage, manifest)
-        elif manifest.stage == "pack":
-            yield manifest.config["request"]["source"], manifest
-
-
-def ancestors(storage: Storage, manifest: Manifest) -> Iterator[Manifest]:
-    """Every dataset that this one was made from, once each."""
-    seen: set[str] = set()
-    waiting = [manifest]
-    while waiting:
-        for entry in waiting.pop().inputs:
-            reference = f"{entry['stage']}/{entry['fingerprint']}"
-            if reference not in seen:
-                seen.add(reference)
-                waiting.append(load_manifest(storage, reference))
-                yield waiting[-1]
 
 
 def _unit(dataset: Dataset, pack: Part, arguments: dict[str, Any]) -> Unit:

@@ -1,27 +1,31 @@
 """export: a trained phase -> a folder that `transformers` loads, and proof that the logits agree.
 
 Reads the last checkpoint, the tokenizer, and rows of the packs that it was trained on. Writes into the dataset's folder
-config.json, generation_config.json, safetensors, tokenizer.json, tokenizer_config.json:
+config.json, generation_config.json, safetensors in pieces, tokenizer.json, tokenizer_config.json, the model card
+(README.md) and the certificate (parity.json):
 
     AutoModelForCausalLM.from_pretrained(".../export/<fingerprint>"); AutoTokenizer.from_pretrained(the same)
 
 Rows of the embedding above the tokenizer's size stand for no token and are left out. Before anything is written, our
 model and transformers' compute the logits of real rows in fp32; the largest difference is recorded, and one above
-MAX_DIFFERENCE refuses the export.
+MAX_DIFFERENCE refuses the export. A model whose shape transformers does not have was refused with the recipe.
 """
 
 import logging
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 from pydantic import BaseModel, Field
 from tokenizers import Tokenizer
 
 from tasks.dataset import Workspace
 from tasks.errors import DataError
 from tasks.manifest import Manifest, load_manifest
+from tasks.model_card import model_card
 from tasks.parts import read_part
 from tasks.storage import Storage
 from tasks.trained_model import check_vocabulary, load_weights, run_of
@@ -50,10 +54,16 @@ class ExportConfig(BaseModel, frozen=True, extra="forbid"):
     dtype: Literal["fp32", "bf16"] = Field(
         default="fp32", description="type of the written weights; bf16 halves the size and rounds them"
     )
+    max_shard_size: str = Field(
+        default="5GB",
+        pattern=r"^[1-9]\d*(KB|MB|GB)$",
+        description="weights are written in pieces of at most so much: what hubs and downloads handle well",
+        json_schema_extra={"neutral": "5GB"},
+    )
 
 
 def export_model(trained: Manifest, vocabulary: Manifest, *, into: Workspace, config: ExportConfig) -> Manifest:
-    """The exported folder. `extra`: max_logit_difference, rows and tokens compared, parameters, shape.
+    """The exported folder. `extra`: the certificate (max_logit_difference, rows and tokens compared, shape, ...).
 
     Raises DataError when the logits differ by more than MAX_DIFFERENCE.
     """
@@ -61,24 +71,46 @@ def export_model(trained: Manifest, vocabulary: Manifest, *, into: Workspace, co
     dataset = into.dataset("export", config, inputs=inputs, module=__name__)
     if found := dataset.find():
         return found
-    size = vocabulary.extra["size"]
-    check_vocabulary(run_of(trained).model, size)
+    check_vocabulary(run_of(trained).model, vocabulary.extra["size"])
     with dataset.lease(), into.storage.scratch_folder() as scratch:
-        model = load_weights(into.storage, trained.reference, run_of(trained))
-        rows = real_rows(into.storage, trained)
-        theirs = as_theirs(model, size, context=run_of(trained).phase.sequence_length)
-        difference, largest = largest_difference(model, theirs, rows, size)
-        if not difference <= (limit := MAX_DIFFERENCE * max(1.0, largest)):
-            raise DataError(f"export: logits differ from transformers' by {difference:.2g}, more than {limit:.2g}")
-        logger.info("export: logits of %d rows differ from transformers' by at most %.2g", len(rows), difference)
-        write_folder(
-            theirs, scratch / "model", vocabulary.read_file(into.storage, "tokenizer.json"), vocabulary, config
-        )
-        files = {path.name: path.read_bytes() for path in sorted((scratch / "model").iterdir())}
-        facts = {"max_logit_difference": difference, "rows": len(rows), "tokens": int(rows.size), "dtype": config.dtype}
-        return dataset.publish_files(
-            files, extra=facts | {"parameters": model.config.num_parameters, "shape": theirs.config.model_type}
-        )
+        parity = write_model(trained, vocabulary, scratch / "model", into.storage, config)
+        files: dict[str, bytes | Path] = {path.name: path for path in sorted((scratch / "model").iterdir())}
+        files["README.md"] = model_card(into.storage, trained, parity).encode()
+        files["parity.json"] = orjson.dumps(parity, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+        return dataset.publish_files(files, extra=parity)
+
+
+def write_model(
+    trained: Manifest, vocabulary: Manifest, folder: Path, storage: Storage, config: ExportConfig
+) -> dict[str, Any]:
+    """The folder that transformers loads, and the certificate of what was compared before it was written.
+
+    Raises DataError when the logits differ.
+    """
+    size, run = vocabulary.extra["size"], run_of(trained)
+    model, rows = load_weights(storage, trained.reference, run), real_rows(storage, trained)
+    try:
+        theirs = as_theirs(model, size, context=run.phase.sequence_length)
+    except ValueError as error:
+        raise DataError(f"export: {error}") from error
+    difference, largest = largest_difference(model, theirs, rows, size)
+    if not difference <= (limit := MAX_DIFFERENCE * max(1.0, largest)):
+        raise DataError(f"export: logits differ from transformers' by {difference:.2g}, more than {limit:.2g}")
+    logger.info("export: logits of %d rows differ from transformers' by at most %.2g", len(rows), difference)
+    write_folder(theirs, folder, vocabulary.read_file(storage, "tokenizer.json"), vocabulary, config)
+    return {
+        "max_logit_difference": difference,
+        "largest_logit": largest,
+        "rows": len(rows),
+        "tokens": int(rows.size),
+        "shape": theirs.config.model_type,
+        "vocabulary": size,
+        "parameters": run.model.num_parameters,
+        "active_parameters": run.model.num_active_parameters,
+        "weights_dtype": config.dtype,
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+    }
 
 
 def real_rows(storage: Storage, trained: Manifest) -> npt.NDArray[np.int64]:
@@ -140,4 +172,4 @@ def write_folder(
     tokenizer_file = folder.with_suffix(".json")
     tokenizer_file.write_bytes(tokenizer_json)
     theirs = theirs.to({"fp32": torch.float32, "bf16": torch.bfloat16}[config.dtype])
-    save_theirs(theirs, folder, tokenizer_file, SpecialIds(**special))
+    save_theirs(theirs, folder, tokenizer_file, SpecialIds(**special), config.max_shard_size)

@@ -10,11 +10,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from model.architecture import ModelConfig
+from model.checkpoint import training_tensors
+from model.distribute import build_model
 from model.hf import SpecialIds, build_theirs, from_their_config, from_theirs, save_theirs, to_theirs, trim_vocabulary
 from model.initialization import initialize
+from model.job import Settings
 from model.shapes import shape_of
 from model.transformer import Transformer
 
+TINY = ModelConfig.of_size("tiny")
 SPECIAL = SpecialIds(("<|bos|>", 0), ("<|eos|>", 1), ("<|pad|>", 2))
 
 
@@ -139,6 +143,24 @@ def test_folder_loads_and_speaks(tmp_path: Path, dtype: torch.dtype) -> None:
     out = loaded.generate(**inputs, max_new_tokens=5)
     assert out.shape[1] <= inputs["input_ids"].shape[1] + 5
     assert {loaded.generation_config.eos_token_id, loaded.generation_config.bos_token_id} == {0, 1}
+
+
+def test_a_bf16_export_has_the_loss_of_the_rounded_weights_when_it_comes_back(tmp_path: Path) -> None:
+    """torchtitan#4166, #2622, pytorch#119980: the wanted type, clean names, with recomputation and compilation on."""
+    model = build_model(TINY, "fp32", torch.device("cpu"), Settings(recompute=True, compile_blocks=True))
+    initialize(model, TINY, 1)
+    names = {name.removeprefix("model.") for name in training_tensors(model, None)}
+    assert names == Transformer(TINY).state_dict().keys()
+    rounded = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
+    build_theirs(TINY, rounded, 64, TINY.rope_base).save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto").state_dict()
+    assert {tensor.dtype for tensor in loaded.values()} == {torch.bfloat16}
+    losses, ids = [], torch.randint(0, 512, (2, 64), generator=torch.Generator().manual_seed(0))
+    for weights in (rounded, from_theirs(TINY, loaded)):
+        again = Transformer(TINY)
+        again.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+        losses.append(again(ids, None, ids).objective.item())
+    assert losses[0] == losses[1]
 
 
 def test_config_comes_back(tmp_path: Path) -> None:

@@ -67,8 +67,8 @@ def exact_metrics(job: Job, step: int = STEPS) -> pa.Table:
     return read_metrics(job.store, step_key(job.checkpoints_folder, step)).select(EXACT_METRICS)
 
 
-def losses_of(job: Job) -> list[float]:
-    losses: list[float] = exact_metrics(job)["loss"].to_pylist()
+def losses_of(job: Job, step: int = STEPS) -> list[float]:
+    losses: list[float] = exact_metrics(job, step)["loss"].to_pylist()
     return losses
 
 

@@ -3,13 +3,34 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from model.architecture import ModelConfig
-from model.job import Job
+from model.attention import lay_out
+from model.batches import PackReader
+from model.hf import build_theirs
+from model.initialization import draw
+from model.job import Job, order_of
+from model.loss import IGNORED
+from model.schedule import plan_phase
 from model.trainer import train
-from tests.model.test_trainer import MODEL, STEPS, WORKER, digest_of, exact_metrics, losses_of, make_job, tensors_of
+from model.transformer import Transformer
+from tests.model.test_trainer import (
+    LENGTH,
+    MODEL,
+    ROWS,
+    STEPS,
+    WORKER,
+    digest_of,
+    exact_metrics,
+    losses_of,
+    make_job,
+    phase_of,
+    tensors_of,
+)
 
 __all__ = ["make_job"]
 EXPERTS: dict[str, Any] = {"experts": {"count": 4, "active": 2, "bias_rate": 1e-3}, "mlp_width": 32, "qk_norm": True}
@@ -62,3 +83,37 @@ def test_two_ranks_share_experts_and_replicas_like_one_process(make_job: Any, ra
         assert exact_metrics(two)["expert_loads"][0] == exact_metrics(one)["expert_loads"][0]
         for name, tensor in tensors_of(one, STEPS).items():
             assert torch.allclose(tensors_of(two, STEPS)[name], tensor, atol=2e-3), name
+
+
+def test_first_twenty_losses_are_those_of_transformers(make_job: Any) -> None:
+    """The same weights, rows, documents and optimizer: transformers' Llama in a loop of its own."""
+    job = make_job(phase=phase_of(steps=20))
+    train(job)
+    llama = build_theirs(MODEL, drawn_weights(job), LENGTH, MODEL.rope_base)
+    matrices = [p for name, p in llama.named_parameters() if p.ndim > 1 and "embed" not in name]
+    others = [p for name, p in llama.named_parameters() if not any(p is matrix for matrix in matrices)]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    reader, losses = PackReader(job.store, order_of(job.run, job.packs, {})), []
+    for step, plan in enumerate(plan_phase(job.run)):
+        batch = reader.read(np.arange(step * ROWS, (step + 1) * ROWS))
+        layout = lay_out(batch.document_starts, batch.ids_BT, torch.float32)
+        out = llama(batch.ids_BT, attention_mask=layout.mask_B1TT, position_ids=layout.positions_BT, use_cache=False)
+        nll = F.cross_entropy(out.logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="sum") / batch.num_targets
+        z = (out.logits.logsumexp(-1).square() * (batch.targets_BT != IGNORED)).sum() / batch.num_targets
+        (nll + 1e-4 * z).backward()
+        torch.nn.utils.clip_grad_norm_(llama.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = plan.lr
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(nll.item())
+    assert losses_of(job, 20) == pytest.approx(losses, abs=1e-5)
+    assert losses[-1] < losses[0] - 0.5
+
+
+def drawn_weights(job: Job) -> dict[str, torch.Tensor]:
+    return {
+        name: draw(name, tensor.shape, job.run.model, job.run.seed)
+        for name, tensor in Transformer(job.run.model).state_dict().items()
+    }

@@ -12,17 +12,16 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.architecture import ModelConfig
+from tasks.contamination import cleaned_sets, status_of_sets
 from tasks.dataset import Workspace
 from tasks.errors import DataError, NotComputed
 from tasks.evaluate import (
     SCHEMA,
     EvaluateConfig,
-    cleaned_sets,
     evaluate_checkpoint,
     losses_of,
     measure_rows,
     rows_of_parts,
-    status_of_sets,
 )
 from tasks.manifest import Manifest
 from tasks.pack import pack_schema
