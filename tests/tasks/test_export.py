@@ -44,20 +44,12 @@ def test_transformers_loads_it_and_agrees_on_real_text(trained_run: TrainedRun, 
     assert tokenizer.decode(ids[0], skip_special_tokens=True) == "time walks under water café"
 
 
-def test_certificate_and_card_say_what_was_shown(trained_run: TrainedRun, exported: Manifest) -> None:
+def test_the_certificate_says_what_was_shown(trained_run: TrainedRun, exported: Manifest) -> None:
     storage = trained_run.into.storage
     parity = json.loads(exported.read_file(storage, "parity.json"))
     assert parity == exported.extra
     assert (parity["shape"], parity["tokens"], parity["weights_dtype"]) == ("llama", 8 * LENGTH, "fp32")
     assert 0 < parity["max_logit_difference"] <= 1e-5 * max(1.0, parity["largest_logit"])
-    card = exported.read_file(storage, "README.md").decode()
-    assert card.startswith("---\nlibrary_name: transformers\n")
-    assert "| quiz | decontaminated | 0 | 0 |" in card
-    assert "| watched | not decontaminated (sources: code, web) | 0 | 0 |" in card
-    assert "| main | 20,480 | 64 | 0.01 | code (" in card
-    for manifest in (trained_run.trained, trained_run.vocabulary, trained_run.documents):
-        assert f"| {manifest.stage} | {manifest.fingerprint[:16]} | {manifest.digest[:16]} |" in card
-    assert "/" + "tmp" not in card  # no place of this machine
 
 
 def test_large_weights_are_written_in_pieces(trained_run: TrainedRun) -> None:
