@@ -66,13 +66,17 @@ def _closed(run: Run) -> Iterator[None]:
         journal.end("completed")
         call(report, run)
     except (Cancelled, TerminationSignal, KeyboardInterrupt) as error:
-        journal.end("cancelled", str(error) or type(error).__name__)
+        journal.end("cancelled", _why(error))
         raise
     except BaseException as error:
         journal.end("failed", f"{type(error).__name__}: {error}")
         with contextlib.suppress(PipelineError, OSError):
             call(report, run)
         raise
+
+
+def _why(error: BaseException) -> str:
+    return "ended by SIGTERM" if isinstance(error, TerminationSignal) else str(error) or type(error).__name__
 
 
 def _identify() -> tuple[str | None, str]:

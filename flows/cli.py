@@ -1,4 +1,4 @@
-"""The `basemill` command: run, plan, rerun, doctor here; what looks at runs in cli_look.py and cli_compare.py.
+"""The `basemill` command: run, plan, rerun, doctor, up here; what looks at runs in cli_look.py and cli_compare.py.
 
 Thin: no logic of its own. Exit status: 0 done, 1 failed or cancelled, 2 wrong use or wrong recipe. Environment:
 BASEMILL_ROOT (storage root), BASEMILL_WORKERS (0: without Ray), RAY_ADDRESS, PREFECT_API_URL, the AWS_* names with
@@ -13,7 +13,7 @@ import typer
 from flows import cli_compare, cli_look
 from flows.cli_options import AsJson, Overrides, Root, RunName
 from flows.display import err, say_json, say_progress, say_summary, say_table, show_run
-from flows.prefect_server import dashboard_url, quiet_environment, use_server
+from flows.prefect_server import configured_url, dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
 from tasks.errors import ConfigError, PipelineError
 from tasks.journal import PlanLine, Run
@@ -110,6 +110,19 @@ def doctor(
         raise typer.Exit(1)
 
 
+@app.command()
+def up() -> None:
+    """Serve the dashboard and run a worker on this machine, until Ctrl-C: for Retry, Custom run and old runs."""
+    with use_server() as server_url:
+        from flows import launch  # late, as below
+
+        with launch.connected(server_url()) as client:
+            launch.register(client)
+        say_progress(f"dashboard: {dashboard_url(server_url())}")
+        if launch.work(server_url()):
+            raise typer.Exit(1)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point; errors that basemill raises on purpose are shown without a traceback."""
     quiet_environment()
@@ -174,7 +187,7 @@ def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunReco
     if as_json:
         say_json(summarise(storage, record) | {"dashboard": link})
     else:
-        say_summary(summarise(storage, record), link)
+        say_summary(summarise(storage, record), link, is_lasting=configured_url() is not None)
     if not is_done:
         err.print(f"run {run_id} {record.state}: {record.attempts[-1].message}", markup=False, style="red")
         err.print(f"finished parts are kept; to go on: basemill rerun {run_id}", markup=False)

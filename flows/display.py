@@ -78,8 +78,8 @@ def say_funnel(rows: Sequence[FunnelRow]) -> None:
         say()
 
 
-def say_summary(figures: dict[str, Any], dashboard: str) -> None:
-    """What `run` prints at its end."""
+def say_summary(figures: dict[str, Any], dashboard: str, is_lasting: bool) -> None:
+    """What `run` prints at its end; a dashboard that is not lasting goes with the last run."""
     say()
     say_funnel([FunnelRow.model_validate(row) for row in figures["funnel"]])
     for label, facts in figures["training"].items():
@@ -103,7 +103,7 @@ def say_summary(figures: dict[str, Any], dashboard: str) -> None:
     for name in ("model", "report"):
         if figures[name]:
             say(f"{name:<10} {figures[name]}")
-    say(f"{'dashboard':<10} {dashboard}  (`prefect server start` shows it when no run is on)")
+    say(f"{'dashboard':<10} {dashboard}{'' if is_lasting else '  (`basemill up` serves it when no run is on)'}")
 
 
 def compared(value: float | None, threshold: float | None) -> str:

@@ -7,7 +7,10 @@ Cancelling it tells the stage to stop, and the flow ends as Cancelled.
 
 import contextlib
 import contextvars
+import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -19,7 +22,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events.worker import EventsWorker
-from prefect.exceptions import ObjectAlreadyExists, PrefectException
+from prefect.exceptions import ObjectAlreadyExists, PrefectException, TerminationSignal
 from prefect.flow_engine import run_flow
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -69,7 +72,7 @@ def create_run(client: SyncPrefectClient, run_id: str, parameters: dict[str, Any
 
 
 def execute(client: SyncPrefectClient, flow_run: FlowRun) -> State[Any]:
-    """Run it here to the end; returns its final state. Ctrl-C once cancels it."""
+    """Run it here to the end; returns its final state. Ctrl-C once cancels it, SIGTERM ends it where it is."""
     STOP.clear()
     done = threading.Event()
     watch = threading.Thread(
@@ -77,14 +80,16 @@ def execute(client: SyncPrefectClient, flow_run: FlowRun) -> State[Any]:
     )
     watch.start()
     try:
-        with _ctrl_c_cancels():
+        with _signals_end_the_run():
             state: Any = run_flow(basemill, flow_run, flow_run.parameters, return_type="state")
-        return cast(State[Any], state)
+    except TerminationSignal:  # Prefect has noted it, and has sent the signal again to the handler it found
+        state = client.read_flow_run(flow_run.id).state
     finally:
         done.set()
         watch.join(2 * POLL_SECONDS)
         APILogWorker.drain_all(timeout=DRAIN_SECONDS)  # the server may go with us: first what it has not heard yet
         EventsWorker.drain_all(timeout=DRAIN_SECONDS)
+    return cast(State[Any], state)
 
 
 def bury(client: SyncPrefectClient, record: RunRecord) -> None:
@@ -97,6 +102,19 @@ def bury(client: SyncPrefectClient, record: RunRecord) -> None:
                     client.set_flow_run_state(known.id, Crashed(message="its process was killed"), force=True)
 
 
+def work(api_url: str) -> int:
+    """A worker of the pool, in a process of its own, until it ends or a signal ends us; returns its exit status."""
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    worker = subprocess.Popen(command, env=os.environ | {"PREFECT_API_URL": api_url})
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return worker.wait()
+    except KeyboardInterrupt:
+        worker.terminate()  # Ctrl-C reaches it by itself, SIGTERM does not
+        worker.wait()
+        return 0
+
+
 def _watch(flow_run_id: UUID, done: threading.Event) -> None:
     with get_client(sync_client=True) as client:
         while not done.wait(POLL_SECONDS):
@@ -107,19 +125,20 @@ def _watch(flow_run_id: UUID, done: threading.Event) -> None:
 
 
 @contextlib.contextmanager
-def _ctrl_c_cancels() -> Iterator[None]:
-    """The first Ctrl-C cancels and keeps finished parts, the second ends the process."""
+def _signals_end_the_run() -> Iterator[None]:
+    """The first Ctrl-C cancels and keeps finished parts, the second ends the process; SIGTERM does not kill it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if STOP.is_set():
+        if STOP.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         STOP.set()
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -26,6 +26,7 @@ from flows.pretrain import pretrain
 from flows.vocabulary import vocabulary
 from tasks.journal import PlanLine, Run
 from tasks.pins import pinned
+from tasks.runs import RunStage
 
 
 @flow(name="basemill", description="From raw text to a trained base model: one recipe, every stage cached.")
@@ -33,15 +34,15 @@ from tasks.pins import pinned
 def basemill(
     root: str,
     recipe: dict[str, Any],
-    from_stage: str | None = None,
-    until_stage: str | None = None,
+    from_stage: RunStage | None = None,
+    until_stage: RunStage | None = None,
     force: bool = False,
 ) -> str:
     """Run a recipe.
 
     Args:
         root: storage root, a folder or s3://bucket/prefix
-        recipe: the recipe, resolved (all keys)
+        recipe: the recipe as JSON, its paths absolute; keys left out have their defaults
         from_stage: stages before this one are only looked up
         until_stage: the last stage to run
         force: compute the stages again, as a new generation

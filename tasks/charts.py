@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+PAPER = '<rect width="100%" height="100%" fill="#fff"/>'  # pages may be dark
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 28, 40
 MAX_POINTS = 500  # more can't be seen on 640 pixels
@@ -133,4 +134,4 @@ def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float
 
 def _svg(height: int, *body: str) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    return f'{head} font-family="sans-serif" font-size="11">' + "".join(body) + "</svg>"
+    return f'{head} font-family="sans-serif" font-size="11">{PAPER}' + "".join(body) + "</svg>"

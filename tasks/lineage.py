@@ -1,10 +1,10 @@
-"""The graph of a run: its datasets and which one was made from which; as a picture and as Mermaid."""
+"""The graph of a run: its datasets and which one was made from which; as a picture."""
 
 from html import escape
 
 from pydantic import BaseModel
 
-from tasks.charts import COLOURS
+from tasks.charts import COLOURS, PAPER
 from tasks.manifest import load_manifest
 from tasks.runs import RunRecord
 from tasks.storage import Storage
@@ -44,18 +44,6 @@ def read_graph(storage: Storage, record: RunRecord) -> list[Node]:
     return nodes
 
 
-def graph_mermaid(nodes: list[Node]) -> str:
-    """A Mermaid flowchart; labels hold stage and source names only."""
-    names = {node.reference: f"n{index}" for index, node in enumerate(nodes)}
-    lines = ["flowchart TD"]
-    for node in nodes:
-        state = "cached" if node.is_cached else "computed"
-        label = escape(node.label.replace('"', "'"))
-        lines.append(f'  {names[node.reference]}["{label}<br/>{node.reference.partition("/")[2][:8]} {state}"]')
-    lines += [f"  {names[before]} --> {names[node.reference]}" for node in nodes for before in node.inputs]
-    return "\n".join(lines)
-
-
 def graph_svg(nodes: list[Node]) -> str:
     """Boxes in layers: each dataset one layer below the lowest of its inputs."""
     layers: dict[str, int] = {}
@@ -74,7 +62,7 @@ def graph_svg(nodes: list[Node]) -> str:
     edges = [_edge(places[before], places[node.reference]) for node in nodes for before in node.inputs]
     boxes = [_box(node, *places[node.reference]) for node in nodes]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    return f'{head} font-family="sans-serif" font-size="11">' + "".join(edges + boxes) + "</svg>"
+    return f'{head} font-family="sans-serif" font-size="11">{PAPER}' + "".join(edges + boxes) + "</svg>"
 
 
 def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:

@@ -43,10 +43,8 @@ def obtain(
     def make() -> Manifest:
         return function(*(into.load(reference) for reference in inputs if reference), into=into, **arguments)
 
-    if run.is_dry:
-        return _judge(run, stage, label, make)
     try:
-        return _record(run, stage, label, make)
+        return _judge(run, stage, label, make) if run.is_dry else _record(run, stage, label, make)
     except NotComputed as missing:
         raise ConfigError(
             f"{label} is not computed yet ({missing.cause}), and --from {run.from_stage} only looks it up; "
@@ -58,6 +56,8 @@ def _judge(run: Run, stage: str, label: str, make: Callable[[], Manifest]) -> Ou
     try:
         found = make()
     except NotComputed as missing:
+        if not run.may_compute(stage):
+            raise
         run.plan.append(PlanLine(label=label, stage=stage, verdict="run", detail=missing.cause))
         return Outcome(None)
     line = PlanLine(label=label, stage=stage, verdict="cached", detail=f"run {found.run_id}", reference=found.reference)

@@ -5,7 +5,8 @@ inside code fences that it cannot close. Pictures are SVG made by tasks/charts.p
 """
 
 import re
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pydantic import BaseModel
 
 from tasks.charts import Bar, Series, bar_chart, data_url, line_chart, short_number
 from tasks.funnel import FunnelRow, funnel
-from tasks.lineage import graph_mermaid, graph_svg, read_graph
+from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import load_manifest
 from tasks.runs import RunRecord
 from tasks.samples import Sample, sample_stage
@@ -29,6 +30,7 @@ SAMPLED_STAGES = ("dedup-exact", "select", "dedup-near", "redact", "decontaminat
 SAMPLES_PER_REASON = 2
 REASONS_PER_STAGE = 6
 SAMPLE_CHARS = 300
+LINE_CHARS = 100
 
 
 class Losses(BaseModel, frozen=True):
@@ -68,7 +70,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
 def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) -> list[tuple[str, str, str]]:
     """(key, description, Markdown) of each page: funnel, samples, loss curve, graph. Larger pictures are left out."""
     rows = funnel(storage, record)
-    pages = [("funnel", "documents in and out, by stage and source", _funnel_page(rows, picture_bytes))]
+    pages = [("funnel", "documents by stage and source", _funnel_page(rows, picture_bytes))]
     samples = list(_samples(storage, record))
     if samples:
         pages.append(("samples", "what was dropped or edited, and why", _samples_page(samples)))
@@ -77,7 +79,7 @@ def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) 
         pages.append(("loss", "training loss", _picture("loss curve", loss_chart(metrics), picture_bytes)))
     nodes = read_graph(storage, record)
     if nodes:
-        pages.append(("graph", "datasets of this run", f"```mermaid\n{graph_mermaid(nodes)}\n```"))
+        pages.append(("graph", "datasets of this run", _picture("graph of the run", graph_svg(nodes), picture_bytes)))
     return pages
 
 
@@ -140,25 +142,37 @@ def _extra(storage: Storage, record: RunRecord, stage: str) -> dict[str, Any] | 
 
 
 def _funnel_page(rows: list[FunnelRow], picture_bytes: int) -> str:
-    lines = [_picture("funnel", funnel_chart(rows), picture_bytes), ""]
-    lines += [
-        "| stage | source | in | out | dropped | edited | unreadable | reasons |",
-        "|---|---|--:|--:|--:|--:|--:|---|",
+    numbers = ("in", "out", "dropped", "edited", "unreadable")
+    cells = [(row.stage, row.source, row.rows_in, row.rows_out, row.dropped, row.edited, row.errors) for row in rows]
+    reasons = [
+        (row.stage, row.source, name, count)
+        for row in rows
+        for name, count in sorted(row.reasons.items(), key=lambda entry: (-entry[1], entry[0]))[:REASONS_PER_STAGE]
     ]
-    for row in rows:
-        numbers = (row.rows_in, row.rows_out, row.dropped, row.edited, row.errors)
-        cells = [row.stage, row.source, *(f"{number:,}" for number in numbers), row.top_reasons]
-        lines.append("| " + " | ".join(escape(cell).replace("|", "&#124;") for cell in cells) + " |")
-    return "\n".join(lines)
+    return "\n\n".join(
+        [
+            _picture("funnel", funnel_chart(rows), picture_bytes),
+            _table(("stage", "source", *numbers), cells),
+            f"The commonest {REASONS_PER_STAGE} reasons of each:",
+            _table(("stage", "source", "reason", "documents"), reasons),
+        ]
+    )
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str | int, ...]]) -> str:
+    """A Markdown table; numbers stand right."""
+    marks = ["--:" if rows and isinstance(cell, int) else "---" for cell in (rows[0] if rows else head)]
+    shown = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
+    lines = [[*head], marks, *([escape(cell).replace("|", "&#124;") for cell in row] for row in shown)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _samples_page(samples: list[tuple[str, Sample]]) -> str:
     blocks = []
     for stage, sample in samples:
         match = f" ~ `{sample.matched_id}`" if sample.matched_id else ""
-        blocks.append(
-            f"**{stage}: {sample.reason}** `{_inline(sample.doc_id)}`{match}\n\n{fence(sample.text[:SAMPLE_CHARS])}"
-        )
+        text = fence(_wrapped(sample.text[:SAMPLE_CHARS]))
+        blocks.append(f"**{stage}: {sample.reason}** `{_inline(sample.doc_id)}`{match}\n\n{text}")
     return "\n\n".join(blocks)
 
 
@@ -167,6 +181,11 @@ def fence(text: str) -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     ticks = "`" * max(3, longest + 1)
     return f"{ticks}text\n{text}\n{ticks}"
+
+
+def _wrapped(text: str) -> str:
+    """Lines that fit the dashboard's page."""
+    return "\n".join(piece for line in text.split("\n") for piece in textwrap.wrap(line, LINE_CHARS) or [""])
 
 
 def _inline(text: str) -> str:

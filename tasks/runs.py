@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
@@ -19,10 +19,11 @@ from tasks.errors import ConfigError
 from tasks.storage import Storage
 
 FORMAT_VERSION = 1
-RUN_STAGES = (
+RunStage = Literal[
     "ingest", "dedup-exact", "signals", "select", "dedup-near", "redact", "decontaminate", "mix",
     "vocabulary", "pack", "train", "evaluate", "export",
-)  # fmt: skip
+]  # fmt: skip
+RUN_STAGES = get_args(RunStage)
 LATEST = "latest"
 
 RunState = Literal["running", "completed", "failed", "cancelled", "killed"]

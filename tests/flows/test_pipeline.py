@@ -83,7 +83,7 @@ def test_the_dashboard_shows_funnel_samples_and_graph(first: RunRecord, server_u
         )
     pages = {artifact.key: str(artifact.data) for artifact in found}
     assert "data:image/svg+xml" in pages["funnel"]
-    assert "```mermaid" in pages["graph"]
+    assert "(data:image/svg+xml" in pages["graph"]
     assert "samples" in pages
 
 

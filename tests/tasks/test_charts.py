@@ -56,7 +56,9 @@ def test_thinning_keeps_spikes() -> None:
 
 def test_bars_are_to_scale() -> None:
     svg = bar_chart("funnel", [Bar("in", [(30, 0), (10, 1)], "40"), Bar(HOSTILE, [(20, 0)], "20")], ["web", "code"])
-    widths = [float(rect.get("width") or 0) for rect in elements(svg, "rect")]
+    paper, *bars = elements(svg, "rect")
+    assert paper.get("fill") == "#fff"  # readable on a dark page
+    widths = [float(bar.get("width") or 0) for bar in bars]
     assert widths[0] == pytest.approx(3 * widths[1], rel=0.01)
     assert widths[2] == pytest.approx(2 * widths[1], rel=0.01)
     assert elements(bar_chart("empty", []), "text")

@@ -10,7 +10,7 @@ import pytest
 from tasks.dataset import Workspace
 from tasks.decontaminate import DecontaminateConfig, drop_evaluation_text
 from tasks.documents import DOCUMENT_SCHEMA
-from tasks.lineage import graph_mermaid, graph_svg, read_graph
+from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
 from tasks.redact import RedactConfig, redact_personal_data
@@ -137,7 +137,11 @@ def test_the_report_says_which_evaluation_items_were_found_where_and_how_sure(
 def test_the_dashboard_pages_cannot_be_broken_by_text(record: RunRecord, workspace: Workspace) -> None:
     pages = {key: text for key, _, text in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
     assert set(pages) == {"funnel", "samples", "graph"}
-    assert "| select | web | 3 | 2 | 1 | 0 | 0 | short 1 |" in pages["funnel"]
+    assert "| stage | source | in | out | dropped | edited | unreadable |\n| --- | --- | --: |" in pages["funnel"]
+    assert "| select | web | 3 | 2 | 1 | 0 | 0 |" in pages["funnel"]
+    assert "| select | web | short | 1 |" in pages["funnel"]
+    assert "![graph of the run](data:image/svg+xml;base64," in pages["graph"]
+    assert max(map(len, pages["samples"].splitlines())) <= 120
     fences = re.findall("^`{3,}", pages["samples"], re.MULTILINE)
     assert len({len(mark) for mark in fences}) == 1
     assert len(fences[0]) == 4
@@ -154,10 +158,7 @@ def test_the_graph_joins_what_was_made_from_what(record: RunRecord, workspace: W
     nodes = read_graph(workspace.storage, record)
     assert [node.label for node in nodes] == ["ingest", "select"]
     assert nodes[1].inputs == [nodes[0].reference]
-    mermaid = graph_mermaid(nodes)
-    assert mermaid.splitlines()[0] == "flowchart TD"
-    assert "n0 --> n1" in mermaid
-    assert "cached" in mermaid
-    assert graph_svg(nodes).count("<rect") == 2
+    assert graph_svg(nodes).count("<path") == 1
+    assert graph_svg(nodes).count("<rect") == 1 + 2  # paper and boxes
     assert "<b>run" not in graph_svg(nodes)
     assert graph_svg([]).startswith("<svg")
