@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from flows import cli, display
 from tasks.journal import LISTENERS
-from tasks.runs import RunRecord
+from tasks.runs import RunRecord, find_record
 from tasks.storage import Storage
 from tasks.summary import summarise
 
@@ -233,6 +234,48 @@ def test_a_failed_run_exits_with_1_names_the_fault_and_can_be_rerun(
     status, out, _ = call("run", str(path), "--until", "ingest", "--json")
     assert status == 0
     assert json.loads(out)["state"] == "completed"
+
+
+def test_from_a_stage_whose_inputs_do_not_exist_is_wrong_use(
+    call: Call, recipe_path: Path, root: str, server_url: str
+) -> None:
+    for command in ("plan", "run"):
+        status, _, err = call(command, str(recipe_path), "--from", "select")
+        assert status == 2
+        assert "ingest is not computed yet (never computed here), and --from select only looks it up" in err
+    assert not Path(root, "runs").exists()
+
+
+def test_sigterm_keeps_what_is_finished_and_says_how_to_go_on(recipe_path: Path, root: str, server_url: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "run", str(recipe_path), "--root", root],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until = time.monotonic() + 120
+    while not list(Path(root).glob("dedup-exact/*/manifest.json")):
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.terminate()
+    _, err = process.communicate(timeout=120)
+    record = find_record(Storage(root), "latest")
+    assert process.returncode == 1
+    assert (record.state, record.attempts[-1].message) == ("cancelled", "ended by SIGTERM")
+    assert f"to go on: basemill rerun {record.run_id}" in err
+    assert "Traceback" not in err
+    assert {line.label for line in record.datasets} >= {"ingest", "dedup-exact"}
+
+
+def test_doctor_verifies_the_data_of_a_run(call: Call, first: RunRecord, root: str) -> None:
+    status, out, _ = call("doctor", "--verify", "latest", "--json")
+    findings = {finding["check"]: finding for finding in json.loads(out)}
+    assert status == 0
+    assert findings["mix"]["is_ok"]
+    part = next(Path(root, "redact", "parts").glob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    status, out, _ = call("doctor", "--verify", first.run_id)
+    assert status == 1
+    assert f"redact/parts/{part.name} has {part.stat().st_size} bytes" in out
 
 
 def test_doctor(call: Call, root: str) -> None:

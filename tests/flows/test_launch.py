@@ -93,6 +93,26 @@ def test_retry_in_the_dashboard_hands_the_run_to_a_worker(
     assert [(line.label, line.cached) for line in record.datasets] == [("ingest", True), ("dedup-exact", False)]
 
 
+def test_up_serves_and_works_until_it_is_told_to_stop(server_url: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "up"], env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "started" in line:
+            break
+    assert lines[0] == f"dashboard: {server_url.removesuffix('/api')}\n"
+    assert "Worker" in lines[-1]
+    with launch.connected(server_url) as client:
+        assert launch.POOL in {pool.name for pool in client.read_work_pools()}
+    process.terminate()
+    process.communicate(timeout=60)  # its output ends when the worker has ended too
+    assert process.returncode == 0
+
+
 def test_a_killed_attempt_does_not_stay_running(server_url: str, root: str, recipe_values: dict[str, Any]) -> None:
     record = RunRecord(run_id=new_run_id(), created="2026-01-01T00:00:00+00:00", recipe=recipe_values)
     with launch.connected(server_url) as client:
