@@ -104,6 +104,8 @@ def _read_record(
     outcome = outcome_of(head, block, position, config, extractor)
     if wrong_by and isinstance(outcome, Record):
         outcome.edits["wrong_length"] = wrong_by
+    elif wrong_by and isinstance(outcome, Skipped):  # not wanted, but the file is damaged there
+        return Rejected(position, "corrupt_record", {"error": f"length wrong by {wrong_by}", "kind": outcome.kind})
     return outcome
 
 
