@@ -31,6 +31,7 @@ from tasks.manifest import Manifest
 from tasks.mixture import split_documents
 from tasks.outcome import Outcome, Reference, obtain
 from tasks.pack import PackRequest, pack_source
+from tasks.pins import find_index
 from tasks.redact import redact_personal_data
 from tasks.report import write_report
 from tasks.select import select_documents
@@ -98,7 +99,7 @@ def select(run: Run, documents: Reference, signals: Reference) -> Any:
 def dedup_near(run: Run, documents: Reference) -> Any:
     """Documents without near duplicates, every pair verified."""
     config = run.recipe.with_priorities(run.recipe.dedup_near)
-    return answer(run, "dedup-near", drop_near_duplicates, documents, config=config)
+    return answer(run, "dedup-near", drop_near_duplicates, documents, *find_index(run), config=config)
 
 
 @task(name="redact", **STAGE)

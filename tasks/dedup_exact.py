@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 from pydantic import BaseModel, Field, JsonValue, model_validator
+from pydantic.config import JsonDict
 
 from tasks.config import check_by_source, for_source
 from tasks.dataset import Dataset, Workspace
@@ -39,11 +40,13 @@ from tasks.guard_rail import check_dropped_share
 from tasks.keepers import (
     KEEPER_FIELDS,
     KEEPER_ORDER,
+    PROTECTED_PRIORITY,
     VERDICT_SCHEMA,
     apply_by_part,
     dates_of,
     decide_by_part,
     lengths_of,
+    priorities_of,
     write_verdicts,
 )
 from tasks.manifest import Manifest
@@ -57,6 +60,7 @@ BUFFERED_ROWS = 1 << 18  # rows gathered before they are reduced or written
 MARK_RUN = re.compile(r"[^\w\s]{64}")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
+NEUTRAL: JsonDict = {"neutral": []}
 Kind = Literal["url", "text"]
 
 KEY_SCHEMA = pa.schema(
@@ -74,6 +78,7 @@ EXCHANGE_SCHEMA = pa.schema(
     [pa.field("key", pa.uint64(), nullable=False), pa.field("check", pa.uint64(), nullable=False), *KEEPER_FIELDS]
 )
 PAIR = ["key", "check"]
+LATEST = np.iinfo(np.int64).max
 LATEST_FIRST = [("date", "descending"), *(field for field in KEEPER_ORDER if field[0] != "date")]
 
 
@@ -85,6 +90,9 @@ class ExactDedupConfig(BaseModel, frozen=True, extra="forbid"):
     by_text: bool = Field(default=True, description="drop all but one of the documents with the same normalised text")
     priorities: dict[str, int] = Field(
         default={}, description="of the same text, the source with the higher number is kept; 0 where none is given"
+    )
+    protected: tuple[str, ...] = Field(
+        default=(), description="sources that lose no document: others are dropped for them", json_schema_extra=NEUTRAL
     )
     max_dropped_ratio: float = Field(
         default=0.9, ge=0, le=1, description="a source of 1,000 documents or more that would lose a larger share stops"
@@ -151,7 +159,7 @@ def find_duplicates(
 ) -> Manifest:
     """The step `urls` or `texts`: verdicts on the documents that share a key, without those that are `gone` already."""
     inputs = {"keys": keys} if gone is None else {"keys": keys, "gone": gone}
-    priorities = {source: config.priorities.get(source, 0) for source in keys.sources}
+    priorities = priorities_of(keys, config.priorities, config.protected)
     step = dataset.step(f"{kind}s", VERDICT_SCHEMA, inputs=inputs, config=None, external={"priorities": priorities})
     if found := step.find():
         return found
@@ -180,6 +188,7 @@ def _send(
 def send_keys(unit: Unit, writer: PartWriter) -> None:
     """Part function: (keys, documents gone already) -> the exchange, partitioned by key."""
     kind, priority = unit.arguments["kind"], unit.arguments["priorities"][unit.source]
+    is_free = kind == "text" or priority < PROTECTED_PRIORITY
     keys = pa.concat_tables([KEY_SCHEMA.empty_table(), *documents_of(unit, writer)])
     keys = keys.filter(pc.is_valid(keys[f"{kind}_key"]))
     if len(unit.inputs) > 1:
@@ -194,7 +203,7 @@ def send_keys(unit: Unit, writer: PartWriter) -> None:
         "part": np.full(rows, unit.arguments["part"], np.int32),
         "priority": np.full(rows, priority, np.int64),
         "length": keys["length"],
-        "date": keys["date"],
+        "date": keys["date"] if is_free else np.full(rows, LATEST, np.int64),  # protected comes first, also by URL
     }
     write_partitions(writer, pa.table(values, schema=EXCHANGE_SCHEMA), values["key"].to_numpy())
 
@@ -223,7 +232,8 @@ def judge_partition(unit: Unit, writer: PartWriter) -> None:
             },
             schema=VERDICT_SCHEMA,
         )
-        waiting.append(verdicts.filter(pc.not_equal(verdicts["doc_id"], matched)))
+        is_free = pc.less(table["priority"], PROTECTED_PRIORITY)
+        waiting.append(verdicts.filter(pc.and_(pc.not_equal(verdicts["doc_id"], matched), is_free)))
         if sum(piece.num_rows for piece in waiting) >= BUFFERED_ROWS:
             write_verdicts(writer, pa.concat_tables(waiting))
             waiting = []

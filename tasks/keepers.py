@@ -1,12 +1,13 @@
 """Which of several alike documents is kept, and how the decisions reach the parts.
 
-Keeper order, a total order: source priority (higher first), length in bytes (longer first), date (later first; without
+Keeper order, a total order: documents of an index, then of protected sources (both are never dropped), then source
+priority (higher first), length in bytes (longer first), date (later first; without
 a readable date last), doc_id. Partition tasks write verdicts (a document that goes, the one kept instead) sorted by the
 number of the document part; each document part then gets its slice of them as a part of its own, so that an output part
 is computed again only when its documents or its slice changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
@@ -20,6 +21,8 @@ from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
 
 UNDATED = np.iinfo(np.int64).min
+INDEX_PRIORITY = np.iinfo(np.int64).max  # of documents that are there already
+PROTECTED_PRIORITY = INDEX_PRIORITY - 1  # from here on a document is never dropped
 
 DECISION_SCHEMA = pa.schema(
     [
@@ -60,6 +63,13 @@ def _microseconds(timestamp: str | None) -> int:
 def lengths_of(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """UTF-8 bytes of each text, int64."""
     return pc.binary_length(texts.cast(pa.large_binary())).cast(pa.int64())
+
+
+def priorities_of(documents: Manifest, given: Mapping[str, int], protected: Sequence[str]) -> dict[str, int]:
+    """The priority of each source's documents; 0 where none is given."""
+    highest = PROTECTED_PRIORITY - 1
+    own = {source: min(given.get(source, 0), highest) for source in documents.sources}
+    return own | {source: PROTECTED_PRIORITY for source in documents.sources if source in protected}
 
 
 def decide_by_part(dataset: Dataset, name: str, documents: Manifest, verdicts: Mapping[str, Manifest]) -> Manifest:

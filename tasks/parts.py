@@ -279,8 +279,10 @@ def find_receipt(unit: Unit) -> Receipt | None:
     return receipt
 
 
-def read_part(storage: Storage, part: Part, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of a part, one table per row group; page checksums are verified.
+def read_part(
+    storage: Storage, part: Part, columns: list[str] | None = None, row_groups: list[int] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of a part (of all row groups or of these), one table per row group; page checksums are verified.
 
     Raises DataError when it is missing, damaged or, by its rows or size, not the file that was written.
     """
@@ -292,7 +294,7 @@ def read_part(storage: Storage, part: Part, columns: list[str] | None = None) ->
                 raise DataError(f"{part.path} holds {file.metadata.num_rows} rows of {part.rows} that were written")
             if (size := raw.seek(0, io.SEEK_END)) != part.bytes:
                 raise DataError(f"{part.path} has {size} bytes of {part.bytes}: not the file that was written")
-            for index in range(file.metadata.num_row_groups):
+            for index in range(file.metadata.num_row_groups) if row_groups is None else row_groups:
                 yield file.read_row_group(index, columns=columns, use_threads=False)
     except FileNotFoundError as error:
         raise DataError(f"{part.path} is missing: a manifest names it; see `basemill doctor --verify RUN`") from error

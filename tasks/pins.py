@@ -39,19 +39,30 @@ class _Taken:
         return into.load(self.reference)
 
 
-def find_pinned(storage: Storage, stage: str, name: str, label: str) -> dict[str, str]:
-    """References of what a pin names, by label. Raises ConfigError when there is no such."""
+def find_index(run: Run) -> list[Reference]:
+    """The datasets that `dedup_near.index` names. Raises ConfigError when there is no such."""
+    found = [
+        find_pinned(run.storage, "dedup-near", name, name, key="dedup_near.index")
+        for name in run.recipe.dedup_near.index
+    ]
+    return [reference for labels in found for reference in labels.values()]
+
+
+def find_pinned(storage: Storage, stage: str, name: str, label: str, key: str = "") -> dict[str, str]:
+    """References of what a pin (or another key of the recipe) names, by label. Raises ConfigError when there is no
+    such."""
+    key = key or f"pin.{stage}"
     if name == LATEST or any(run_id.startswith(name) for run_id in list_run_ids(storage)):
         record = find_record(storage, name)
         lines = record.datasets_of(stage)
         if not lines:
-            raise ConfigError(f"pin.{stage}: run {record.run_id} has no dataset of stage {stage}")
+            raise ConfigError(f"{key}: run {record.run_id} has no dataset of stage {stage}")
         return {line.label: line.reference for line in lines}
     fingerprint = name.rpartition("/")[2]
     found = [reference for reference in list_manifests(storage, stage) if f"/{fingerprint}" in reference]
     if len(fingerprint) < MIN_FINGERPRINT_DIGITS or len(found) != 1:
         raise ConfigError(
-            f"pin.{stage}: {name!r} is no run of {storage.url}, and {len(found)} datasets of stage {stage} begin so; "
+            f"{key}: {name!r} is no run of {storage.url}, and {len(found)} datasets of stage {stage} begin so; "
             f"give a run id or at least {MIN_FINGERPRINT_DIGITS} digits of a fingerprint"
         )
     return {label: found[0]}

@@ -82,7 +82,7 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         """Every source named anywhere must be one of ingest.sources."""
         known = set(self.ingest.sources)
         for section in type(self).model_fields:
-            for mapping in ("by_source", "priorities"):
+            for mapping in ("by_source", "priorities", "protected"):
                 for source in getattr(getattr(self, section), mapping, {}):
                     _check_source(source, known, f"{section}.{mapping}")
         for index, phase in enumerate(self.train.phases):

@@ -12,7 +12,7 @@ from tasks.ingest.sources import list_source
 from tasks.inputs import inputs_key
 from tasks.journal import Run
 from tasks.parallel import workers_here
-from tasks.pins import find_pinned
+from tasks.pins import find_index, find_pinned
 from tasks.storage import Storage
 from tasks.train import SETTINGS_VARIABLE, settings_from_environment
 
@@ -24,6 +24,7 @@ def check_start(run: Run) -> None:
     for stage in ("vocabulary", "pack", "train"):
         if (name := getattr(recipe.pin, stage)) is not None:
             find_pinned(run.storage, stage, name, stage)
+    find_index(run)
     if run.wants("train") and recipe.pin.train is None:
         check_ranks(recipe.train)
     if recipe.pin.vocabulary and recipe.pin.pack:

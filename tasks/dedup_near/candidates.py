@@ -4,20 +4,22 @@ A signature is cut into 14 bands of 8 values; documents with an equal band share
 shares one with probability 1 - (1 - s^8)^14: 0.57 at 0.7, 0.92 at 0.8, 0.9996 at 0.9. A bucket becomes a star: an
 edge from its first node to every other, which gives the same components as all pairs do, whichever node is the
 centre. Stars are drawn within a part before the exchange already: a bucket that a third of all documents share sends
-one row per part.
+one row per part. Documents of an index (index.py) have edges with new documents only: a bucket without a new one makes
+none.
 
 A node is (document part << 44) | 44 bits of the doc_id's XXH64: eight bytes, sorted by part. Two documents of one
 part with the same node only have their components joined, and every pair is verified later. Components hold 16 bytes
 per document that has an edge, and the edges of one part at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.dataset import Dataset
+from tasks.dedup_near.index import IndexPart, kept_ids
 from tasks.dedup_near.signatures import signature_matrix
 from tasks.errors import ConfigError
 from tasks.exchange import (
@@ -57,28 +59,39 @@ def nodes_of(doc_ids: pa.ChunkedArray, part: int) -> np.ndarray:
     return (hash_values(doc_ids) >> np.uint64(64 - PART_SHIFT)) | np.uint64(part << PART_SHIFT)
 
 
-def connect(dataset: Dataset, signatures: Manifest) -> Manifest:
+def connect(dataset: Dataset, signatures: Manifest, index: Sequence[IndexPart]) -> Manifest:
     """The components of documents that share buckets; extra: members, components, largest."""
-    if len(signatures.parts) > MAX_PARTS:
+    if len(signatures.parts) + len(index) > MAX_PARTS:
         raise ConfigError(f"{len(signatures.parts)} parts, but near dedup takes {MAX_PARTS}: raise ingest.part_bytes")
-    step = dataset.step("components", COMPONENT_SCHEMA, inputs={"signatures": signatures}, config=None, module=__name__)
+    step = _step(dataset, "components", COMPONENT_SCHEMA, signatures, index)
     if found := step.find():
         return found
-    edges = _edges(dataset, signatures)
+    edges = _edges(dataset, signatures, index)
     [receipt] = step.compute([step.unit(edges.parts)], connect_edges)
     return step.publish([receipt], extra=receipt.extra)
 
 
-def _edges(dataset: Dataset, signatures: Manifest) -> Manifest:
-    step = dataset.step("edges", EDGE_SCHEMA, inputs={"signatures": signatures}, config=None, module=__name__)
+def _step(dataset: Dataset, name: str, schema: pa.Schema, signatures: Manifest, index: Sequence[IndexPart]) -> Dataset:
+    known = [[old.signatures.digest, old.kept.digest] for old in index]
+    external = {"index": known} if known else {}
+    inputs = {"signatures": signatures}
+    return dataset.step(name, schema, inputs=inputs, config=None, module=__name__, external=external)
+
+
+def _edges(dataset: Dataset, signatures: Manifest, index: Sequence[IndexPart]) -> Manifest:
+    step = _step(dataset, "edges", EDGE_SCHEMA, signatures, index)
     if found := step.find():
         return found
-    partitions = num_partitions(signatures.totals["rows_out"] * NUM_BANDS * ROW_BYTES)
+    new = len(signatures.parts)
+    rows = signatures.totals["rows_out"] + sum(old.kept.rows or 0 for old in index)
+    partitions = num_partitions(rows * NUM_BANDS * ROW_BYTES)
     bands = dataset.step("bands", BAND_SCHEMA, inputs={}, config=None, module=__name__)
     facts = {"partitions": partitions, "for": dataset.fingerprint}
-    units = [bands.unit((part,), arguments={"part": number, **facts}) for number, part in enumerate(signatures.parts)]
+    inputs = [*((part,) for part in signatures.parts), *((old.signatures, old.kept) for old in index)]
+    units = [bands.unit(parts, arguments={"part": number, **facts}) for number, parts in enumerate(inputs)]
     sent = bands.compute(units, send_bands)
-    received = step.compute(partition_units(step, [receipt.part for receipt in sent], partitions), link_buckets)
+    parts = [receipt.part for receipt in sent]
+    received = step.compute(partition_units(step, parts, partitions, new_parts=new), link_buckets)
     check_exchange(step.stage, sent, received)
     manifest = step.publish(received)
     remove_parts(dataset.storage, sent)
@@ -86,14 +99,20 @@ def _edges(dataset: Dataset, signatures: Manifest) -> Manifest:
 
 
 def send_bands(unit: Unit, writer: PartWriter) -> None:
-    """Part function: signatures -> the exchange: one row per bucket of this part, and the edges within the part."""
+    """Part function: signatures -> the exchange: one row per bucket of this part, and the edges within the part.
+
+    Of an index: (signatures, documents kept) -> every bucket of every document kept, and no edge.
+    """
     nodes, keys = [np.empty(0, np.uint64)], [np.empty((0, NUM_BANDS), np.uint64)]
+    kept = kept_ids(unit.storage, unit.inputs[1]) if len(unit.inputs) > 1 else None
     for table in documents_of(unit, writer):
         signed = table.filter(pc.is_valid(table["signature"]))
+        if kept is not None:
+            signed = signed.filter(pc.is_in(signed["doc_id"], value_set=kept))
         nodes.append(nodes_of(signed["doc_id"], int(unit.arguments["part"])))
         keys.append(band_keys(signature_matrix(signed["signature"])))
     flat_keys, flat_nodes = np.concatenate(keys).ravel(), np.repeat(np.concatenate(nodes), NUM_BANDS)
-    first = _first_of_bucket(flat_keys, flat_nodes)
+    first = flat_nodes if kept is not None else _first_of_bucket(flat_keys, flat_nodes)
     edges = _unique_pairs(first, flat_nodes)
     heads = flat_nodes == first
     columns = [
@@ -127,7 +146,8 @@ def link_buckets(unit: Unit, writer: PartWriter) -> None:
         others.append(linked[~is_head])
     all_nodes = np.concatenate(nodes)
     first = _first_of_bucket(np.concatenate(keys), all_nodes)
-    linked = first != all_nodes
+    is_new = first < np.uint64(int(unit.arguments["new_parts"]) << PART_SHIFT)  # parts of an index come after those
+    linked = (first != all_nodes) & is_new
     pairs = _unique_pairs(np.concatenate([*ones, first[linked]]), np.concatenate([*others, all_nodes[linked]]))
     table = pa.table(pairs, schema=EDGE_SCHEMA)
     for start in range(0, table.num_rows, WRITTEN_ROWS):

@@ -5,7 +5,8 @@ walked in keeper order: a document goes if and only if its true Jaccard with one
 The pairs name both, the similarity, and the document part that the decision belongs to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 
 from tasks.dataset import Dataset
 from tasks.dedup_near.candidates import COMPONENT_SCHEMA, PART_SHIFT, nodes_of
+from tasks.dedup_near.index import IndexPart
 from tasks.exchange import (
     check_exchange,
     num_partitions,
@@ -23,14 +25,24 @@ from tasks.exchange import (
     spread,
     write_partitions,
 )
-from tasks.keepers import KEEPER_FIELDS, KEEPER_ORDER, VERDICT_SCHEMA, dates_of, lengths_of, write_verdicts
+from tasks.keepers import (
+    INDEX_PRIORITY,
+    KEEPER_FIELDS,
+    KEEPER_ORDER,
+    PROTECTED_PRIORITY,
+    VERDICT_SCHEMA,
+    dates_of,
+    lengths_of,
+    write_verdicts,
+)
 from tasks.kernels.buffers import text_buffers
 from tasks.kernels.jaccard import walk_groups
 from tasks.kernels.shingles import shingle_sets
 from tasks.manifest import Manifest
-from tasks.parts import Part, PartWriter, Unit, documents_of
+from tasks.parts import Part, PartWriter, Unit, read_part
 
 REASON = "near_duplicate"
+MATCHED = "matched_index"
 MEMBER_BYTES = 250  # of an exchanged row with its sorted copy, without its shingles
 SHINGLE_BYTES = 8
 
@@ -46,40 +58,42 @@ MEMBER_SCHEMA = pa.schema(
 def verify_pairs(
     dataset: Dataset,
     documents: Manifest,
-    signatures: Manifest,
     components: Manifest,
     *,
-    threshold: float,
-    priorities: Mapping[str, int],
+    index: Sequence[IndexPart],
+    mean_shingles: float,
+    rules: Mapping[str, Any],
 ) -> Manifest:
-    """The verified pairs (VERDICT_SCHEMA): every document that goes, and the one kept instead."""
-    facts = {"priorities": dict(priorities), "threshold": threshold}
+    """The verified pairs (VERDICT_SCHEMA): every document that goes, and the one kept instead.
+
+    rules: threshold, and priorities by source. extra: matched_index, the documents that go for one of the index.
+    """
+    facts = {**rules, "index": [old.kept.digest for old in index]}
     inputs = {"documents": documents, "components": components}
     step = dataset.step("pairs", VERDICT_SCHEMA, inputs=inputs, config=None, module=__name__, external=facts)
     if found := step.find():
         return found
     members = components.extra["members"]
-    mean_shingles = signatures.extra["shingles"] / max(1, signatures.totals["rows_out"])
     partitions = num_partitions(int(members * (MEMBER_BYTES + SHINGLE_BYTES * mean_shingles)))
     exchange = dataset.step("members", MEMBER_SCHEMA, inputs={}, config=None, module=__name__)
+    priorities = [rules["priorities"][str(part.source)] for part in documents.parts] + [INDEX_PRIORITY] * len(index)
     units = [
         exchange.unit(
             (part, *components.parts),
             source=part.source,
             arguments={
-                "part": number,
-                "partitions": partitions,
-                "priority": priorities[str(part.source)],
-                "for": dataset.fingerprint,
+                "part": number, "partitions": partitions, "priority": priority, "for": dataset.fingerprint
             },
         )
-        for number, part in enumerate(documents.parts)
-    ]
+        for number, (part, priority) in enumerate(
+            zip([*documents.parts, *(old.kept for old in index)], priorities, strict=True)
+        )
+    ]  # fmt: skip
     sent = exchange.compute(units, send_members)
     parts = [receipt.part for receipt in sent]
-    received = step.compute(partition_units(step, parts, partitions, threshold=threshold), judge_members)
+    received = step.compute(partition_units(step, parts, partitions, threshold=rules["threshold"]), judge_members)
     check_exchange(step.stage, sent, received)
-    manifest = step.publish(received)
+    manifest = step.publish(received, extra={MATCHED: sum(receipt.extra.get(MATCHED, 0) for receipt in received)})
     remove_parts(dataset.storage, sent)
     return manifest
 
@@ -91,7 +105,10 @@ def send_members(unit: Unit, writer: PartWriter) -> None:
     if not len(nodes):
         return
     found = [MEMBER_SCHEMA.empty_table()]
-    for table in documents_of(unit, writer, columns=["doc_id", "text", "timestamp"]):
+    part, columns = unit.inputs[0], ["doc_id", "text", "timestamp"]
+    ids = enumerate(read_part(unit.storage, part, ["doc_id"]))
+    wanted = [group for group, table in ids if np.isin(nodes_of(table["doc_id"], number), nodes).any()]
+    for table in read_part(unit.storage, part, columns, wanted):
         own = nodes_of(table["doc_id"], number)
         places = np.minimum(np.searchsorted(nodes, own), len(nodes) - 1)
         is_member = nodes[places] == own
@@ -137,8 +154,11 @@ def judge_members(unit: Unit, writer: PartWriter) -> None:
     starts = np.concatenate([[0], np.flatnonzero(components[1:] != components[:-1]) + 1, [len(order)]])
     data, bounds = text_buffers(table["shingles"])
     hashes = data[: len(data) // SHINGLE_BYTES * SHINGLE_BYTES].view(np.uint64)
-    matched, values = walk_groups(hashes, bounds // SHINGLE_BYTES, order, starts, float(unit.arguments["threshold"]))
+    priority = facts["priority"].to_numpy()
+    sets, stays = (hashes, bounds // SHINGLE_BYTES), priority >= PROTECTED_PRIORITY
+    matched, values = walk_groups(sets, order, starts, stays, float(unit.arguments["threshold"]))
     gone = np.flatnonzero(matched >= 0)
     dropped, kept = facts.take(pa.array(gone)), facts["doc_id"].take(pa.array(matched[gone]))
+    writer.extra[MATCHED] = int((priority[matched[gone]] == INDEX_PRIORITY).sum())
     columns = [dropped["part"], dropped["doc_id"], pa.array([REASON] * len(gone), pa.string()), kept, values[gone]]
     write_verdicts(writer, pa.table(columns, schema=VERDICT_SCHEMA))

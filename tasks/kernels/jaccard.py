@@ -22,18 +22,20 @@ COUNT_BITS = 20  # of a hash's rank; the others are its own
 
 
 def walk_groups(
-    hashes: np.ndarray, bounds: np.ndarray, order: np.ndarray, starts: np.ndarray, threshold: float
+    sets: tuple[np.ndarray, np.ndarray], order: np.ndarray, starts: np.ndarray, stays: np.ndarray, threshold: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Who is dropped for whom: (row of the kept document or -1, their Jaccard), per row.
 
-    hashes, bounds: the set of row i is hashes[bounds[i] : bounds[i + 1]]. order: rows, group after group, each in
-    keeper order; starts: where groups begin in `order`, and its length at the end.
+    sets: hashes and bounds; the set of row i is hashes[bounds[i] : bounds[i + 1]]. order: rows, group after group,
+    each in keeper order; starts: where groups begin in `order`, and its length at the end. stays: rows that are never
+    dropped, whatever they are like.
     """
+    hashes, bounds = sets
     small = np.diff(starts) <= SMALL_GROUP
-    matched, values = _walk_small(hashes, bounds, order, starts, small, threshold)
+    matched, values = _walk_small(hashes, bounds, order, starts, (small, stays), threshold)
     for group in np.flatnonzero(~small):
         rows = order[starts[group] : starts[group + 1]]
-        matched[rows], values[rows] = _walk_large(hashes, bounds, rows, threshold)
+        matched[rows], values[rows] = _walk_large(hashes, bounds, rows, stays, threshold)
     return matched, values
 
 
@@ -63,13 +65,16 @@ def _jaccard(sets: Any, bounds: Any, one: int, other: int, threshold: float) -> 
 
 
 @njit(cache=True)
-def _walk_small(sets: Any, bounds: Any, order: Any, starts: Any, small: Any, threshold: float) -> Any:
+def _walk_small(sets: Any, bounds: Any, order: Any, starts: Any, flags: Any, threshold: float) -> Any:
+    small, stays = flags
     matched, values = np.full(len(order), -1, np.int64), np.zeros(len(order), np.float64)
     for group in range(len(small)):
         if not small[group]:
             continue
         for place in range(starts[group], starts[group + 1]):
             row = order[place]
+            if stays[row]:
+                continue
             for earlier in range(starts[group], place):
                 kept = order[earlier]
                 if matched[kept] >= 0:
@@ -82,7 +87,7 @@ def _walk_small(sets: Any, bounds: Any, order: Any, starts: Any, small: Any, thr
 
 
 @njit(cache=True)
-def _walk_large(sets: Any, bounds: Any, rows: Any, threshold: float) -> Any:
+def _walk_large(sets: Any, bounds: Any, rows: Any, stays: Any, threshold: float) -> Any:
     """One group, its rows in keeper order; the index holds the rows that were kept."""
     counters, shared = _count(sets, bounds, rows)
     mask = np.uint64(len(counters) - 1)
@@ -95,7 +100,7 @@ def _walk_large(sets: Any, bounds: Any, rows: Any, threshold: float) -> Any:
         row, number = rows[place], 0
         probes = _prefix(sets[bounds[row] : bounds[row + 1]], counters, threshold)
         for value in probes:
-            posting = heads[value & mask]
+            posting = np.int64(-1) if stays[row] else heads[value & mask]
             while posting >= 0:
                 if hashes[posting] == value and seen[posted[posting]] != place:
                     seen[posted[posting]] = place

@@ -30,6 +30,8 @@ WRONG = {  # what is wrong -> (options of the command, environment, words of the
     "ranks": ("name=tiny", {"BASEMILL_TRAIN": "{ranks: 3}"}, "batch of 4 rows is not divisible by 3 ranks"),
     "workers": ("name=tiny", {"BASEMILL_WORKERS": "many"}, "BASEMILL_WORKERS 'many' is no number"),
     "pin": ("pin.vocabulary=nothing", {}, "pin.vocabulary: 'nothing' is no run"),
+    "index": ("dedup_near.index=[nothing]", {}, "dedup_near.index: 'nothing' is no run"),
+    "protected stranger": ("dedup_exact.protected=[wbe]", {}, "dedup_exact.protected: source 'wbe' is not in"),
     "set without a value": ("vocabulary.size", {}, "--set 'vocabulary.size': write key.path=value"),
     "set of bad YAML": ("vocabulary.size=[1", {}, "--set 'vocabulary.size=[1': while parsing"),
 }  # fmt: skip

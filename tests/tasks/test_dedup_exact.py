@@ -108,6 +108,19 @@ def test_sources_of_higher_priority_are_kept_and_a_source_can_be_left_out(
     assert by_url_only.totals["dropped"] == 0
 
 
+def test_protected_sources_lose_no_document_and_others_lose_theirs_to_them(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    texts = {"web": ["shared", "page", "web only", "newer page"], "books": ["shared", "old page", "shared"]}
+    urls = [None, "http://a.com", None, "http://a.com"]
+    documents = make_documents(texts, parts=1, url=urls, timestamp=["2023", "2023", "2023", "2024-01-01"])
+    kept = drop_exact_duplicates(documents, into=workspace, config=ExactDedupConfig(protected=("books",)))
+    assert texts_of(workspace, kept) == ["web only", *texts["books"]]
+    ids = ids_of(workspace, documents)
+    gone = {name: row["matched_id"] for name, row in ledger_of(workspace, kept).items()}
+    assert gone == {ids[0]: min(ids[4], ids[6]), ids[1]: ids[5], ids[3]: ids[5]}
+
+
 def test_short_and_empty_texts_are_told_apart(workspace: Workspace, make_documents: MakeDocuments) -> None:
     documents = make_documents(["yes", "no", "ok then", "", "no", "\u00e9"])
     kept = drop_exact_duplicates(documents, into=workspace, config=PLAIN)

@@ -114,6 +114,15 @@ def test_the_longer_then_later_document_of_the_preferred_source_is_kept(
     assert sorted(rows_of(workspace, kept).values()) == [text, text]
 
 
+def test_protected_sources_lose_no_document(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    text = " ".join(prose(random.Random(16), 120))
+    documents = make_documents({"web": [f"{text} longer", text], "books": [text, text]}, parts=1)
+    config = NearDedupConfig(protected=("books",), priorities={"web": 2**62})
+    kept = drop_near_duplicates(documents, into=workspace, config=config)
+    assert list(rows_of(workspace, kept).values()) == [text, text]
+    assert kept.by_source["books"]["dropped"] == 0
+
+
 def test_exactly_one_of_identical_documents_survives(workspace: Workspace, make_documents: MakeDocuments) -> None:
     rng = random.Random(3)
     same, other = " ".join(prose(rng, 50)), " ".join(prose(rng, 50))

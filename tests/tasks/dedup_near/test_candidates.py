@@ -103,7 +103,7 @@ def test_every_group_of_near_copies_becomes_one_component(
     random.Random(4).shuffle(order)  # copies lie in different parts
     documents = make_documents([texts[place] for place in order], parts=4)
     dataset = dataset_of(workspace, documents)
-    manifest = connect(dataset, sign(dataset, documents, {"web": True}))
+    manifest = connect(dataset, sign(dataset, documents, {"web": True}), ())
     rows = pa.concat_tables(read_part(workspace.storage, manifest.parts[0])).to_pylist()
     assert manifest.extra == {"members": 36, "components": 12, "largest": 3}
     component_of = {row["node"]: row["component"] for row in rows}
@@ -122,6 +122,6 @@ def test_every_group_of_near_copies_becomes_one_component(
 def test_edges_within_a_part_are_stars_not_all_pairs(workspace: Workspace, make_documents: MakeDocuments) -> None:
     documents = make_documents(near_texts(groups=1, copies=40), parts=1)
     dataset = dataset_of(workspace, documents)
-    connect(dataset, sign(dataset, documents, {"web": True}))
+    connect(dataset, sign(dataset, documents, {"web": True}), ())
     edges = load_manifest(workspace.storage, list_manifests(workspace.storage, "dedup-near.edges")[0])
     assert 39 <= edges.totals["rows_out"] < 3 * 39
