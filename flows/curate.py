@@ -14,7 +14,8 @@ def curate(run: Run) -> tuple[Reference, Reference]:
     """The documents that training may see, and the split and size table over them."""
     documents = call(stages.ingest, run)
     documents = call(stages.dedup_exact, run, documents)
-    signals = call(stages.signals, run, documents)
+    inputs = [documents, call(stages.classifiers, run, documents)] if run.recipe.classifiers.given else [documents]
+    signals = call(stages.signals, run, *inputs)
     documents = call(stages.select, run, documents, signals)
     documents = call(stages.dedup_near, run, documents)
     documents = call(stages.redact, run, documents)

@@ -1,6 +1,7 @@
 """The whole recipe, from raw text to a trained model: the file to read first.
 
-    ingest -> dedup-exact -> signals -> select -> dedup-near -> redact -> decontaminate -> mix     curate.py
+    ingest -> dedup-exact -> classifiers -> signals -> select -> dedup-near -> redact
+           -> decontaminate -> mix                                                                 curate.py
     -> vocabulary                                                                                  vocabulary.py
     -> pack                                                                                        packing.py
     -> train, phase by phase                                                                       pretrain.py

@@ -18,6 +18,7 @@ from prefect.states import Completed
 
 from flows.artifacts import show_progress, show_results
 from model.config import PhaseConfig
+from tasks.classifiers import train_classifiers
 from tasks.decontaminate import drop_evaluation_text
 from tasks.dedup_exact import drop_exact_duplicates
 from tasks.dedup_near import drop_near_duplicates
@@ -83,10 +84,16 @@ def dedup_exact(run: Run, documents: Reference) -> Any:
     return answer(run, "dedup-exact", drop_exact_duplicates, documents, config=config)
 
 
+@task(name="classifiers", **STAGE)
+def classifiers(run: Run, documents: Reference) -> Any:
+    """Classifiers trained on the sources that the recipe names, or taken from earlier runs."""
+    return answer(run, "classifiers", train_classifiers, documents, config=run.recipe.classifiers)
+
+
 @task(name="signals", **STAGE)
-def signals(run: Run, documents: Reference) -> Any:
-    """One row of measurements per document; nothing is dropped."""
-    return answer(run, "signals", measure_signals, documents, config=run.recipe.signals)
+def signals(run: Run, documents: Reference, *classifiers: Reference) -> Any:
+    """One row of measurements per document; nothing is dropped. `classifiers`: none, or the dataset of that stage."""
+    return answer(run, "signals", measure_signals, documents, *classifiers, config=run.recipe.signals)
 
 
 @task(name="select", **STAGE)

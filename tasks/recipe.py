@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validat
 from model.architecture import ModelConfig
 from model.config import TrainConfig, fill_in_phases
 from model.shapes import shape_of
+from tasks.classifier_config import ClassifiersConfig
 from tasks.config import canonical_json, explain, merge
 from tasks.decontaminate import DecontaminateConfig
 from tasks.dedup_exact import ExactDedupConfig
@@ -54,6 +55,7 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
     )
     ingest: IngestConfig
     dedup_exact: ExactDedupConfig = ExactDedupConfig()
+    classifiers: ClassifiersConfig = ClassifiersConfig()
     signals: SignalsConfig = SignalsConfig()
     select: SelectConfig = SelectConfig()
     dedup_near: NearDedupConfig = NearDedupConfig()
@@ -85,6 +87,9 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
             for mapping in ("by_source", "priorities", "protected"):
                 for source in getattr(getattr(self, section), mapping, {}):
                     _check_source(source, known, f"{section}.{mapping}")
+        for key, sources in self.classifiers.source_lists.items():
+            for source in sources:
+                _check_source(source, known, f"classifiers.{key}")
         for index, phase in enumerate(self.train.phases):
             for source in phase.weights:
                 _check_source(source, known, f"train.phases[{index}].weights")

@@ -85,12 +85,34 @@ class FineWebRules(BaseModel, frozen=True, extra="forbid"):
     max_newline_ratio: float | None = Field(default=0.3, description="newlines per word")
 
 
+class QualityRules(BaseModel, frozen=True, extra="forbid"):
+    """The trained quality classifier (section classifiers.quality). Off by default."""
+
+    min_quality_score: float | None = Field(default=None, ge=0, le=1, description="lowest probability")
+
+
+class ToxicityRules(BaseModel, frozen=True, extra="forbid"):
+    """The toxicity classifier and the word lists (section classifiers.toxicity). Off by default."""
+
+    max_toxicity_score: float | None = Field(default=None, ge=0, le=1, description="highest probability")
+    max_listed_words: float | None = Field(default=None, ge=0, description="occurrences of listed words")
+
+
+class PerplexityRules(BaseModel, frozen=True, extra="forbid"):
+    """The n-gram model (section classifiers.perplexity). Off by default."""
+
+    max_perplexity: float | None = Field(default=None, gt=0, description="highest perplexity per word")
+
+
 FAMILIES: dict[str, type[BaseModel]] = {
     "language": LanguageRules,
     "gopher_quality": GopherQualityRules,
     "gopher_repetition": GopherRepetitionRules,
     "c4": C4Rules,
     "fineweb": FineWebRules,
+    "quality": QualityRules,
+    "toxicity": ToxicityRules,
+    "perplexity": PerplexityRules,
 }
 
 
@@ -138,6 +160,21 @@ class SelectConfig(BaseModel, frozen=True, extra="forbid"):
     gopher_repetition: GopherRepetitionRules | None = Field(default=GopherRepetitionRules(), description="repetition")
     c4: C4Rules | None = Field(default=C4Rules(), description="C4's rules for documents")
     fineweb: FineWebRules | None = Field(default=FineWebRules(), description="shape of lines")
+    quality: QualityRules | None = Field(
+        default=QualityRules(),
+        description="the trained quality classifier",
+        json_schema_extra={"neutral": {"min_quality_score": None}},
+    )
+    toxicity: ToxicityRules | None = Field(
+        default=ToxicityRules(),
+        description="toxicity classifier and word lists",
+        json_schema_extra={"neutral": {"max_toxicity_score": None, "max_listed_words": None}},
+    )
+    perplexity: PerplexityRules | None = Field(
+        default=PerplexityRules(),
+        description="the trained n-gram model",
+        json_schema_extra={"neutral": {"max_perplexity": None}},
+    )
     rules: dict[RuleName, RuleText | None] = Field(
         default={},
         description='name -> expression that drops a document, e.g. weak: "num_words < 200 and hash_ratio > 0.05"; '

@@ -1,8 +1,9 @@
 """All signals: name, type, range, unit, source and meaning (`basemill signals` prints this table).
 
 A value is null where the signal is not applied: signals of words (`of_words`) in text of a script without spaces
-between words (Thai, Lao, Khmer, Burmese, Chinese, Japanese), signals of sentence ends (`of_ends`) in Thai and Lao. A
-ratio whose denominator is zero is 0. Words, runs, lines, paragraphs and sentences: see tasks/kernels/scan.py.
+between words (Thai, Lao, Khmer, Burmese, Chinese, Japanese), signals of sentence ends (`of_ends`) in Thai and Lao,
+signals of classifiers that are not configured. A ratio whose denominator is zero is 0. Words, runs, lines, paragraphs
+and sentences: see tasks/kernels/scan.py.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ def _count(name: str, source: str, meaning: str, *, of_words: bool = False, of_e
     return Signal(name, "int64", 0, None, name.removeprefix("num_"), source, meaning, of_words, of_ends)
 
 
-GOPHER, TABLE_A1, C4, FINEWEB = "Gopher A.1.1", "Gopher table A1", "C4", "FineWeb"
+GOPHER, TABLE_A1, C4, FINEWEB, CLASSIFIER = "Gopher A.1.1", "Gopher table A1", "C4", "FineWeb", "classifiers"
 
 SIGNALS: tuple[Signal, ...] = (
     Signal("language", "string", None, None, "ISO 639 code", "py3langid", "the most probable language"),
@@ -85,6 +86,10 @@ SIGNALS: tuple[Signal, ...] = (
     _count("num_cut_short_lines", C4, "lines cut for too few words"),
     _count("num_cut_phrase_lines", C4, "lines cut for a phrase"),
     _count("num_cut_citations", C4, "citation marks cut"),
+    Signal("quality_score", "double", 0, 1, "probability", CLASSIFIER, "like positive sources, not negative ones"),
+    Signal("toxicity_score", "double", 0, 1, "probability", CLASSIFIER, "like the toxic texts of the labelled set"),
+    _count("num_listed_words", CLASSIFIER, "words and phrases of the word lists"),
+    Signal("perplexity", "double", 0, None, "per word", CLASSIFIER, "how unexpected its words are after each other"),
     Signal("cut_spans", "list<int64>", 0, None, "bytes", "-", "start and end of each cut, one after the other"),
 )  # fmt: skip
 SIGNAL_BY_NAME = {signal.name: signal for signal in SIGNALS}

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
+from tasks.classifier_models import NO_MODELS, Models, load_models, model_files
 from tasks.config import check_by_source, for_source
 from tasks.dataset import Workspace
 from tasks.kernels.buffers import Bytes, Offsets, text_buffers
@@ -69,18 +70,20 @@ class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
         return check_by_source(self)
 
 
-def measure_signals(documents: Manifest, *, into: Workspace, config: SignalsConfig) -> Manifest:
-    """Signals of all documents; part i measures part i of the documents."""
-    dataset = into.dataset(
-        "signals", config, inputs={"documents": documents}, module=__name__, schema=SIGNAL_SCHEMA, conservation="rows"
-    )
+def measure_signals(
+    documents: Manifest, classifiers: Manifest | None = None, *, into: Workspace, config: SignalsConfig
+) -> Manifest:
+    """Signals of all documents; part i measures part i of the documents. Without classifiers their signals are null."""
+    inputs = {"documents": documents} | ({"classifiers": classifiers} if classifiers else {})
+    dataset = into.dataset("signals", config, inputs=inputs, module=__name__, schema=SIGNAL_SCHEMA, conservation="rows")
     if found := dataset.find():
         return found
     with dataset.lease():
-        units = [
-            dataset.unit([part], source=part.source, config=for_source(config, part.source or ""))
-            for part in documents.parts
-        ]
+        files = model_files(classifiers) if classifiers else []
+        units = []
+        for part in documents.parts:
+            own = for_source(config, part.source or "")
+            units.append(dataset.unit([part, *(files if own.enabled else [])], source=part.source, config=own))
         return dataset.publish(dataset.compute(units, signals_part))
 
 
@@ -88,19 +91,24 @@ def signals_part(unit: Unit, writer: PartWriter) -> None:
     """One part, row group by row group."""
     config = unit.config
     assert isinstance(config, SignalsConfig)
+    models = load_models(unit.storage, unit.inputs[1:])
     for table in documents_of(unit, writer, columns=["doc_id", "text"]):
-        columns = measure(table["text"], config) if config.enabled else unmeasured(table.num_rows)
+        columns = unmeasured(table.num_rows)
+        if config.enabled:
+            columns |= measure(table["text"], config, models)
         rows = [table["doc_id"], *(columns[signal.name] for signal in SIGNALS)]
         writer.write_row_group(pa.Table.from_arrays(rows, schema=SIGNAL_SCHEMA))
 
 
 def unmeasured(rows: int) -> dict[str, pa.Array]:
-    """Null signals for documents of a source that leaves this stage out, and nothing to cut."""
+    """Null signals, and nothing to cut: what a source has that leaves this stage out."""
     columns = {field.name: pa.nulls(rows, field.type) for field in SIGNAL_SCHEMA}
     return columns | {"cut_spans": pa.array([[]] * rows, pa.list_(pa.int64()))}
 
 
-def measure(texts: pa.ChunkedArray | pa.Array, config: SignalsConfig) -> dict[str, pa.Array]:
+def measure(
+    texts: pa.ChunkedArray | pa.Array, config: SignalsConfig, models: Models = NO_MODELS
+) -> dict[str, pa.Array]:
     """All signals of a column of texts."""
     data, offsets = text_buffers(texts)
     span_offsets, spans, cuts = find_cuts(data, offsets, rules_of(config))
@@ -118,7 +126,7 @@ def measure(texts: pa.ChunkedArray | pa.Array, config: SignalsConfig) -> dict[st
         if signal.name in columns
     }
     cut_spans = pa.ListArray.from_arrays(pa.array(2 * span_offsets, pa.int32()), pa.array(spans.ravel()))
-    return arrays | {"language": language, "cut_spans": cut_spans}
+    return arrays | {"language": language, "cut_spans": cut_spans} | models.score(data, offsets)
 
 
 def document_signals(

@@ -18,6 +18,7 @@ from tasks.storage import Storage
 Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, Split] = ("train", "held_out")
 HASH_RANGE = 1 << 64
+SAMPLE_SURPLUS = 2  # candidates per wanted byte, as document sizes scatter; the rate is then rounded up to 2^-k
 
 MIX_SCHEMA = pa.schema(
     [
@@ -31,6 +32,14 @@ MIX_SCHEMA = pa.schema(
 def split_of(doc_id: str, held_out_ratio: float) -> Split:
     """held_out when XXH64 (seed 0) of the id lies in the first `held_out_ratio` of its range."""
     return "held_out" if xxhash.xxh64_intdigest(doc_id.encode()) < held_out_ratio * HASH_RANGE else "train"
+
+
+def sample_rate(wanted: int, available: int) -> float:
+    """Share of documents that become candidates: a power of two, so that growing sources rarely move it."""
+    rate = 1.0
+    while wanted and available and rate / 2 * available >= SAMPLE_SURPLUS * wanted:
+        rate /= 2
+    return rate if wanted else 0.0
 
 
 def read_split(storage: Storage, documents: Part, mix: Part, split: Split) -> Iterator[pa.Table]:

@@ -1,18 +1,20 @@
-"""What a recipe names beyond itself, checked before a run starts: inputs, evaluation sets, pins, this machine's wishes.
+"""What a recipe names beyond itself, checked before a run starts: inputs, named files, pins, this machine's wishes.
 
-Cheap (folders are listed, evaluation sets parsed, nothing is hashed), without Prefect, and nothing is written: a run
-that would fail on its recipe hours later ends here, with exit status 2.
+Cheap (folders are listed, evaluation and labelled sets parsed), without Prefect, and nothing is written: a run that
+would fail on its recipe hours later ends here, with exit status 2.
 """
 
 from model.config import TrainConfig
+from tasks.classifier_config import ClassifiersConfig, read_files, read_labelled
 from tasks.errors import ConfigError, DataError
-from tasks.evaluation_sets import EvaluationSetConfig, format_of, read_items, read_set_file
+from tasks.evaluation_sets import EvaluationSetConfig, place_of, read_items, read_set_file
 from tasks.ingest import IngestConfig
 from tasks.ingest.sources import list_source
 from tasks.inputs import inputs_key
 from tasks.journal import Run
 from tasks.parallel import workers_here
 from tasks.pins import find_index, find_pinned
+from tasks.recipe_files import format_of
 from tasks.storage import Storage
 from tasks.train import SETTINGS_VARIABLE, settings_from_environment
 
@@ -31,6 +33,8 @@ def check_start(run: Run) -> None:
         return
     if not recipe.prepare and not run.storage.exists(inputs_key(run.run_id)):
         check_inputs(recipe.ingest, run.storage)
+    if run.wants("classifiers"):
+        check_classifiers(recipe.classifiers, run.storage)
     if run.wants("decontaminate") and recipe.decontaminate.enabled:
         for name, config in recipe.decontaminate.evaluation_sets.items():
             check_set(name, config, run.storage)
@@ -42,9 +46,20 @@ def check_inputs(config: IngestConfig, root: Storage) -> None:
         list_source(name, source, root)
 
 
+def check_classifiers(config: ClassifiersConfig, root: Storage) -> None:
+    """The files of the classifiers are there, and the labelled set has both classes. Raises ConfigError."""
+    files = read_files(root, config)
+    labelled = config.toxicity and config.toxicity.labelled
+    if labelled:
+        try:
+            read_labelled(files["toxicity.labelled"], labelled)
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+
+
 def check_set(name: str, config: EvaluationSetConfig, root: Storage) -> None:
     """A set's file is there, and its rows have the named columns. Raises ConfigError."""
-    format_of(config, name)
+    format_of(config.path, config.format, place_of(name))
     try:
         items = read_items(read_set_file(root, name, config), name, config)
     except DataError as error:

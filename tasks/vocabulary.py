@@ -28,13 +28,12 @@ from tasks.encoding import token_bytes, vocabulary_size
 from tasks.errors import ConfigError, DataError
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, read_part
-from tasks.splits import HASH_RANGE, SPLITS, Split, paired_parts, read_split
+from tasks.splits import HASH_RANGE, SPLITS, Split, paired_parts, read_split, sample_rate
 from tasks.vocabulary_report import build_report
 
 RESULT_PACKAGES = ("tokenizers", "xxhash")
 NUM_BYTES = 256
 SAMPLE_SEED = 1  # another hash than the split's: held-out documents are those with the smallest hash of seed 0
-SAMPLE_SURPLUS = 2  # candidates per wanted byte, as document sizes scatter; the rate is then rounded up to 2^-k
 DOCUMENT_BYTES = 1 << 20  # a document gives at most its first MiB: one huge file must not decide merges
 MAX_PIECE_BYTES = 64  # longer pieces are rulers of dashes and runs of blanks
 TRAINED_PIECE_BYTES = 1024  # training takes time quadratic in a piece: 200,000 spaces in a row 77 s, in such cuts none
@@ -142,14 +141,6 @@ def wanted_bytes(sizes: dict[str, Any], config: VocabularyConfig) -> dict[str, d
         }
         for source in sorted(sizes)
     }
-
-
-def sample_rate(wanted: int, available: int) -> float:
-    """Share of documents that become candidates: a power of two, so that growing sources rarely move it."""
-    rate = 1.0
-    while wanted and available and rate / 2 * available >= SAMPLE_SURPLUS * wanted:
-        rate /= 2
-    return rate if wanted else 0.0
 
 
 def sample_part(unit: Unit, writer: PartWriter) -> None:

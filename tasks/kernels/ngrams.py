@@ -71,7 +71,7 @@ def _bit_table(keys: NDArray[np.uint64]) -> NDArray[np.uint8]:
 def find_runs(texts: pa.Array | pa.ChunkedArray, lookup: Lookup) -> NDArray[np.int64]:
     """Rows (row, n-gram index or -1, short index or -1, start, end): what was found, with its bytes in that text."""
     data, bounds = text_buffers(texts)
-    return np.asarray(_find_runs(data, bounds, _tables(), lookup))
+    return np.asarray(_find_runs(data, bounds, word_tables(), lookup))
 
 
 def run_hashes(text: str, words: int) -> NDArray[np.uint64]:
@@ -84,17 +84,18 @@ def run_hashes(text: str, words: int) -> NDArray[np.uint64]:
 def word_prefix(text: str) -> NDArray[np.uint64]:
     """Prefix sums of a text's word hashes: one more than it has words."""
     data = np.frombuffer(text.encode(), np.uint8)
-    prefix, _, _, count = _read_words(data, 0, len(data), _tables(), *_room(len(data)))
+    prefix, _, _, count = read_words(data, 0, len(data), word_tables(), *word_room(len(data)))
     return np.asarray(prefix[: count + 1])
 
 
-def _tables() -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.uint8]]:
+def word_tables() -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.uint8]]:
+    """What `read_words` looks characters up in."""
     entries, pieces = fold_tables()
     return _ASCII, entries, pieces
 
 
 @njit(cache=True)
-def _room(size: int) -> Any:
+def word_room(size: int) -> Any:
     """Arrays for the words of a text of so many bytes."""
     words = size // 2 + 2  # a one-byte word needs a separator; ideographs take three bytes
     return np.empty(words + 1, np.uint64), np.empty(words, np.int64), np.empty(words, np.int64)
@@ -132,7 +133,7 @@ def _wide(data: Any, at: int, tables: Any, value: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _read_words(data: Any, start: int, end: int, tables: Any, prefix: Any, begins: Any, ends: Any) -> Any:
+def read_words(data: Any, start: int, end: int, tables: Any, prefix: Any, begins: Any, ends: Any) -> Any:
     """(prefix sums, first bytes, end bytes, number) of the words in data[start:end]; places count from `start`."""
     ascii_table = tables[0]
     prefix[0], count, value, at = np.uint64(0), 0, WORD_SEED, start  # value == WORD_SEED: no word is open
@@ -158,7 +159,8 @@ def _read_words(data: Any, start: int, end: int, tables: Any, prefix: Any, begin
 
 
 @njit(cache=True)
-def _power(words: int) -> Any:
+def power_of(words: int) -> Any:
+    """BASE ** words, what `run_hash` wants."""
     power = np.uint64(1)
     for _ in range(words):
         power *= BASE
@@ -166,7 +168,7 @@ def _power(words: int) -> Any:
 
 
 @njit(cache=True)
-def _hash(prefix: Any, first: int, words: int, power: Any) -> Any:
+def run_hash(prefix: Any, first: int, words: int, power: Any) -> Any:
     """Hash of words first..first+words, mixed so that its low bits depend on all of it; `power` is BASE ** words."""
     value = prefix[np.uint64(first + words)] - prefix[np.uint64(first)] * power  # an unsigned index costs no check
     value = (value ^ (value >> np.uint64(31))) * MIX
@@ -176,9 +178,9 @@ def _hash(prefix: Any, first: int, words: int, power: Any) -> Any:
 @njit(cache=True)
 def _run_hashes(prefix: Any, words: int) -> Any:
     hashes = np.empty(len(prefix) - words, np.uint64)
-    power = _power(words)
+    power = power_of(words)
     for first in range(len(hashes)):
-        hashes[first] = _hash(prefix, first, words, power)
+        hashes[first] = run_hash(prefix, first, words, power)
     return hashes
 
 
@@ -207,11 +209,11 @@ def _answer_near(prefix: Any, count: int, first: int, words: int, answers: Any) 
     best, best_end, distance = -1, -1, count
     for index in range(len(answers)):
         length = int(answers[index, 0])
-        power = _power(length)
+        power = power_of(length)
         last = min(count - length, first + words + WINDOW_WORDS)
         for at in range(max(0, first - WINDOW_WORDS - length), last + 1):
             away = max(first - at - length, at - first - words)
-            if 0 <= away < distance and _hash(prefix, at, length, power) == answers[index, 1]:
+            if 0 <= away < distance and run_hash(prefix, at, length, power) == answers[index, 1]:
                 best, best_end, distance = at, at + length, away
     return best, best_end
 
@@ -237,7 +239,7 @@ def _find_shorts(row: int, words: Any, first: int, anchor: Any, lookup: Any, fou
     index = _find(lookup.anchors, anchor)
     while index < len(lookup.anchors) and lookup.anchors[index] == anchor:
         length = np.int64(lookup.shorts[index, 0])
-        if first + length <= number and _hash(prefix, first, length, _power(length)) == lookup.shorts[index, 1]:
+        if first + length <= number and run_hash(prefix, first, length, power_of(length)) == lookup.shorts[index, 1]:
             answers = lookup.answers[np.int64(lookup.shorts[index, 2]) : np.int64(lookup.shorts[index, 3])]
             at, end = first, first + length
             if len(answers):
@@ -254,10 +256,10 @@ def _find_shorts(row: int, words: Any, first: int, anchor: Any, lookup: Any, fou
 def _candidates(prefix: Any, number: int, words: int, bits: Any, out: Any) -> int:
     """Write to `out` where the runs of so many words begin that may be known; how many. A loop without calls: all the
     time that is not reading words is spent here."""
-    power, mask, count = _power(words), np.uint64(len(bits) * 8 - 1), 0
+    power, mask, count = power_of(words), np.uint64(len(bits) * 8 - 1), 0
     for first in range(number - words + 1):
         out[count] = first
-        count += _maybe(bits, mask, _hash(prefix, first, words, power))
+        count += _maybe(bits, mask, run_hash(prefix, first, words, power))
     return count
 
 
@@ -266,20 +268,20 @@ def _find_runs(data: Any, bounds: Any, tables: Any, lookup: Any) -> Any:
     largest = 0
     for row in range(len(bounds) - 1):
         largest = max(largest, int(bounds[row + 1] - bounds[row]))
-    prefix, begins, ends = _room(largest)
+    prefix, begins, ends = word_room(largest)
     maybe = np.empty(len(prefix), np.int64)
     found, count = np.empty((64, 5), np.int64), 0
-    power, anchor_power = _power(NGRAM_WORDS), _power(ANCHOR_WORDS)
+    power, anchor_power = power_of(NGRAM_WORDS), power_of(ANCHOR_WORDS)
     for row in range(len(bounds) - 1):
-        words = _read_words(data, bounds[row], bounds[row + 1], tables, prefix, begins, ends)
+        words = read_words(data, bounds[row], bounds[row + 1], tables, prefix, begins, ends)
         for index in range(_candidates(prefix, words[3], NGRAM_WORDS, lookup.key_bits, maybe)):
             first = maybe[index]
-            value = _hash(prefix, first, NGRAM_WORDS, power)
+            value = run_hash(prefix, first, NGRAM_WORDS, power)
             key = _find(lookup.keys, value)
             if key < len(lookup.keys) and lookup.keys[key] == value:
                 found = _add(found, count, row, key, -1, begins[first], ends[first + NGRAM_WORDS - 1])
                 count += 1
         for index in range(_candidates(prefix, words[3], ANCHOR_WORDS, lookup.anchor_bits, maybe)):
-            anchor = _hash(prefix, maybe[index], ANCHOR_WORDS, anchor_power)
+            anchor = run_hash(prefix, maybe[index], ANCHOR_WORDS, anchor_power)
             found, count = _find_shorts(row, words, maybe[index], anchor, lookup, found, count)
     return found[:count].copy()

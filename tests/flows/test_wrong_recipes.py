@@ -12,6 +12,10 @@ import pytest
 from flows import cli
 
 LANGUAGE = "select.language.keep=[xx]"
+STRANGER = "classifiers.quality={positive: [wiki], negative: [web]}"
+BOTH_CLASSES = "classifiers.quality={positive: [web], negative: [code, web]}"
+MISSING_LABELS = "classifiers.toxicity.labelled={path: /no/set.jsonl, positive: [toxic]}"
+MISSING_MODEL = f"classifiers.quality={{path: /no/model.safetensors, sha256: '{0:064}'}}"
 MISSING_SET = "decontaminate.evaluation_sets={quiz: {path: /no/quiz.jsonl, question: q}}"
 
 WRONG = {  # what is wrong -> (options of the command, environment, words of the message)
@@ -23,6 +27,10 @@ WRONG = {  # what is wrong -> (options of the command, environment, words of the
     "missing folder": ("ingest.sources.web.base=/no/folder", {}, "ingest.sources.web.base: nothing is at '/no/folder'"),
     "no file selected": ('ingest.sources.web.include=["*.gz"]', {}, "ingest.sources.web.include: none of the 2 files"),
     "missing evaluation set": (MISSING_SET, {}, "evaluation_sets.quiz.path: /no/quiz.jsonl: no such file"),
+    "classifier of a stranger": (STRANGER, {}, "classifiers.quality.positive: source 'wiki' is not in ingest.sources"),
+    "both classes": (BOTH_CLASSES, {}, "classifiers.quality: source 'web' is both positive and negative"),
+    "missing labelled set": (MISSING_LABELS, {}, "classifiers.toxicity.labelled.path: /no/set.jsonl: no such file"),
+    "missing classifier": (MISSING_MODEL, {}, "classifiers.quality.path: /no/model.safetensors: no such file"),
     "vocabulary": ("vocabulary.size=255", {}, "vocabulary: size 255: at least 259"),
     "sequence length": ("train.phases.0.sequence_length=0", {}, "train.phases[0].sequence_length"),
     "language": (LANGUAGE, {}, "select.language.keep: language code 'xx' does not exist; use ISO 639"),

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tasks.dataset import Workspace
 from tasks.errors import ConfigError, DataError
-from tasks.evaluation_sets import EvaluationSetConfig, Item, format_of, read_items, read_set_file
+from tasks.evaluation_sets import EvaluationSetConfig, Item, read_items, read_set_file
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "question": "Who?", "choices": ["Ann", "Bob"], "gold": 1, "doc": {"text": "A passage."}},
@@ -128,14 +128,6 @@ def test_places_of_files(workspace: Workspace, tmp_path: Path) -> None:
 def test_a_missing_file_is_an_error_with_its_key_path(workspace: Workspace, path: str) -> None:
     with pytest.raises(ConfigError, match=r"decontaminate\.evaluation_sets\.quiz\.path: .*none\.jsonl: no such file"):
         read_set_file(workspace.storage, "quiz", config_of(path))
-
-
-def test_the_format_follows_from_the_name_or_is_given() -> None:
-    assert format_of(config_of("a.b/x.csv.gz"), "quiz") == "csv"
-    assert format_of(config_of("x.txt", format="parquet", question="q"), "quiz") == "parquet"
-    for path in ("x.txt", "x"):
-        with pytest.raises(ConfigError, match=r"evaluation_sets\.quiz\.format"):
-            format_of(config_of(path), "quiz")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def phases(*changes: dict[str, Any]) -> dict[str, Any]:
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message must hold: path, value, what is allowed
     # keys
-    ({"tokenizer": {}}, ["tokenizer: unknown key", "allowed here: decontaminate, ", "vocabulary"]),
+    ({"tokenizer": {}}, ["tokenizer: unknown key", "allowed here: classifiers, decontaminate, ", "vocabulary"]),
     ({"vocabulary": {"size": 300, "siez": 1}}, ["vocabulary.siez: unknown key", "did you mean 'size'?"]),
     ({"select": {"gopher_qualty": {}}}, ["select.gopher_qualty: unknown key", "did you mean 'gopher_quality'?"]),
     ({"select": {"fineweb": {"max_lines": 3}}}, ["select.fineweb.max_lines: unknown key", "max_newline_ratio"]),

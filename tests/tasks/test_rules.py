@@ -14,7 +14,13 @@ from tasks.signal_table import SIGNAL_SCHEMA
 def test_every_rule_has_a_number_to_judge_and_a_reason_of_its_own() -> None:
     assert {str(SIGNAL_SCHEMA.field(rule.signal).type) for rule in RULES} == {"int64", "double"}
     assert len({rule.reason for rule in RULES}) == len(RULES)
-    everything = SelectConfig.model_validate({"language": {"keep": ["en"], "min_language_score": 0.5}})
+    off_by_default = {
+        "language": {"keep": ["en"], "min_language_score": 0.5},
+        "quality": {"min_quality_score": 0.5},
+        "toxicity": {"max_toxicity_score": 0.5, "max_listed_words": 9},
+        "perplexity": {"max_perplexity": 1e4},
+    }
+    everything = SelectConfig.model_validate(off_by_default)
     assert everything.reasons == ["empty", "all_lines_cut", "language.keep", *(rule.reason for rule in RULES)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tasks.dataset import Workspace
 from tasks.errors import DataError
 from tasks.mixture import MixConfig, split_documents
-from tasks.splits import paired_parts, read_split, split_of
+from tasks.splits import paired_parts, read_split, sample_rate, split_of
 from tests.conftest import MakeDocuments
 
 TEXTS = [f"text number {n}" for n in range(12)]
@@ -66,3 +66,10 @@ def test_a_mix_of_other_documents_is_refused(workspace: Workspace, make_document
     mix = split_documents(make_documents(TEXTS), into=workspace, config=HALF)
     with pytest.raises(DataError, match="was made of other documents"):
         paired_parts(make_documents(TEXTS[:-1]), mix, "web")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "available", "rate"), [(10, 5, 1), (10, 39, 1), (10, 40, 0.5), (1, 1_000, 1 / 256), (0, 9, 0)]
+)
+def test_candidates_are_at_least_twice_what_is_wanted(wanted: int, available: int, rate: float) -> None:
+    assert sample_rate(wanted, available) == rate

@@ -19,7 +19,6 @@ from tasks.vocabulary import (
     SAMPLE_SCHEMA,
     SpecialTokens,
     VocabularyConfig,
-    sample_rate,
     take,
     train_bpe,
     train_tokenizer,
@@ -115,13 +114,6 @@ def test_weights_decide_the_merges_and_nothing_else_does(workspace: Workspace, m
     vocab = json.loads(contents(workspace, only_code)["tokenizer.json"])["model"]["vocab"]
     assert "Ġreturn" in vocab
     assert not {"alpha", "Ġalpha", "Ġgamma"} & vocab.keys()
-
-
-@pytest.mark.parametrize(
-    ("wanted", "available", "rate"), [(10, 5, 1), (10, 39, 1), (10, 40, 0.5), (1, 1_000, 1 / 256), (0, 9, 0)]
-)
-def test_candidates_are_at_least_twice_what_is_wanted(wanted: int, available: int, rate: float) -> None:
-    assert sample_rate(wanted, available) == rate
 
 
 def test_bytes_wanted_follow_weights_or_sizes() -> None:
