@@ -12,7 +12,7 @@ import typer
 
 from flows import cli_compare, cli_look
 from flows.cli_options import AsJson, Overrides, Root, RunName
-from flows.display import err, say_json, say_progress, say_summary, say_table, show_run
+from flows.display import say_error, say_json, say_progress, say_summary, say_table, show_run
 from flows.prefect_server import configured_url, dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
 from tasks.errors import ConfigError, PipelineError
@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(arguments)
     except PipelineError as error:
-        err.print(f"error: {error}", markup=False, style="red")
+        say_error(f"error: {error}")
         sys.exit(2 if isinstance(error, ConfigError) else 1)
 
 
@@ -189,8 +189,8 @@ def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunReco
     else:
         say_summary(summarise(storage, record), link, is_lasting=configured_url() is not None)
     if not is_done:
-        err.print(f"run {run_id} {record.state}: {record.attempts[-1].message}", markup=False, style="red")
-        err.print(f"finished parts are kept; to go on: basemill rerun {run_id}", markup=False)
+        say_error(f"run {run_id} {record.state}: {record.attempts[-1].message}")
+        say_progress(f"finished parts are kept; to go on: basemill rerun {run_id}")
         raise typer.Exit(1)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from flows.cli_options import AsJson, Root, RunName
-from flows.display import compared, say, say_funnel, say_json, say_table
+from flows.display import compared, listed, say, say_funnel, say_json, say_table
 from tasks.errors import ConfigError
 from tasks.funnel import funnel
 from tasks.manifest import Manifest, list_manifests, load_manifest
@@ -17,6 +17,8 @@ from tasks.summary import summarise
 from tasks.trace import trace_step
 from tasks.trained_model import SamplingConfig, generate_text
 from tasks.why import tell_story
+
+MAX_SEED = 2**63 - 1
 
 
 def add_to(app: typer.Typer) -> None:
@@ -98,7 +100,7 @@ def why(
     say(f"{story.doc_id}  {story.url or ''}\nraw record: {story.raw_ref}\n\n{story.excerpt}\n")
     rows = [
         (fact.stage, fact.verdict, fact.reason, compared(fact.value, fact.threshold), fact.matched_id or "",
-         ", ".join(f"{name}={value}" for name, value in fact.detail.items()))
+         listed(fact.detail))
         for fact in story.facts
     ]  # fmt: skip
     say_table(("stage", "verdict", "reason", "value", "in favour of", "details"), rows)
@@ -166,7 +168,7 @@ def generate(
     prompt: Annotated[str, typer.Option("--prompt", help="The text to go on from.")] = "The ",
     max_new_tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens to write, at most.")] = 100,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: always the likeliest.")] = 0.8,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same text.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MAX_SEED, help="The same seed gives the same text.")] = 0,
     root: Root = "./lake",
     as_json: AsJson = False,
 ) -> None:
@@ -186,8 +188,8 @@ def generate(
 
 
 def find_dataset(storage: Storage, name: str) -> Manifest:
-    """The dataset meant by `stage/fingerprint` or the beginning of a fingerprint. Raises ConfigError."""
-    stage, _, fingerprint = name.rpartition("/")
+    """The dataset meant by `stage/fingerprint`, a stage or the beginning of a fingerprint. Raises ConfigError."""
+    stage, _, fingerprint = (name, "", "") if name in RUN_STAGES else name.rpartition("/")
     stages = [stage] if stage else RUN_STAGES
     found = [
         reference
@@ -196,5 +198,8 @@ def find_dataset(storage: Storage, name: str) -> Manifest:
         if reference.rpartition("/")[2].startswith(fingerprint)
     ]
     if len(found) != 1:
-        raise ConfigError(f"dataset {name!r}: {len(found)} datasets match; references are shown by `basemill show RUN`")
+        which = f" ({', '.join(found[:5])}{', ...' * (len(found) > 5)})" if found else ""
+        raise ConfigError(
+            f"dataset {name!r}: {len(found)} datasets match{which}; references are shown by `basemill show RUN`"
+        )
     return load_manifest(storage, found[0])

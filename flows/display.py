@@ -21,7 +21,10 @@ from tasks.journal import LISTENERS, Event
 PLAIN_SECONDS = 15.0  # between two plain progress lines of one stage
 MEGABYTE = 1e6
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed: they could steer a terminal
+# What could steer a terminal or turn the order of what is shown: control characters but tab and line feed, marks and
+# overrides of direction (UAX 9), line and paragraph separators
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+CELL_CHARS = 300  # of one value among others; JSON has all of it
 CONTROL_MARK = "\N{MIDDLE DOT}"
 PIPE_WIDTH = 1000  # columns where no terminal limits them: a line is a line
 
@@ -29,31 +32,47 @@ out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty()
 err = Console(highlight=False, soft_wrap=True, width=None if sys.stderr.isatty() else PIPE_WIDTH, stderr=True)
 
 
+def clean(text: str) -> str:
+    """Text that is safe to show: control characters of documents do not reach the terminal."""
+    return CONTROL.sub(CONTROL_MARK, text)
+
+
 def say(text: str = "") -> None:
-    """A line for people; control characters of documents do not reach the terminal."""
-    out.print(CONTROL.sub(CONTROL_MARK, text), markup=False)
+    """A line for people."""
+    out.print(clean(text), markup=False)
 
 
-def say_progress(text: str) -> None:
+def say_progress(text: str, style: str | None = None) -> None:
     """A line beside the results, on stderr."""
-    err.print(text, markup=False)
+    err.print(clean(text), markup=False, style=style)
+
+
+def say_error(text: str) -> None:
+    """What went wrong, on stderr."""
+    say_progress(text, style="red")
 
 
 def say_json(value: object) -> None:
-    """Figures for programs."""
-    data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
-    sys.stdout.write(data.decode() + "\n")
+    """Figures for programs; a terminal that shows them sees escapes where control characters are."""
+    data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    sys.stdout.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", data) + "\n")
 
 
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """A table; numbers stand right, with thousands separators."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=None if title is None else escape(clean(title)), title_justify="left", box=None, pad_edge=False)
     for index, name in enumerate(columns):
         is_number = bool(rows) and isinstance(rows[0][index], (int, float))
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(_cell(value)) for value in row))
     out.print(table)
+
+
+def listed(facts: dict[str, Any]) -> str:
+    """Named values on one line, long ones cut."""
+    texts = {name: str(value) for name, value in facts.items()}
+    return ", ".join(f"{name}={text[:CELL_CHARS]}{'...' * (len(text) > CELL_CHARS)}" for name, text in texts.items())
 
 
 def say_funnel(rows: Sequence[FunnelRow]) -> None:
@@ -120,7 +139,7 @@ def _rounded(value: float | None) -> float | str:
 def _cell(value: Any) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return f"{value:,}"
-    return CONTROL.sub(CONTROL_MARK, str(value))
+    return clean(str(value))
 
 
 @contextmanager
@@ -131,6 +150,7 @@ def show_run(is_quiet: bool = False) -> Iterator[None]:
         return
     shown: _Bars | _Lines = _Bars() if err.is_terminal else _Lines()
     handler = RichHandler(logging.WARNING, console=err, show_time=False, show_path=False)
+    handler.addFilter(_clean_record)
     loggers = [logging.getLogger(name) for name in ("tasks", "flows", "model")]
     for logger in loggers:
         logger.addHandler(handler)
@@ -142,6 +162,11 @@ def show_run(is_quiet: bool = False) -> Iterator[None]:
         shown.close()
         for logger in loggers:
             logger.removeHandler(handler)
+
+
+def _clean_record(record: logging.LogRecord) -> bool:
+    record.msg, record.args = clean(record.getMessage()), ()
+    return True
 
 
 class _Lines:
@@ -165,7 +190,7 @@ class _Lines:
 
     def _say(self, line: str) -> None:
         self.said = time.monotonic()
-        err.print(line, markup=False)
+        say_progress(line)
 
 
 class _Bars:
@@ -193,7 +218,7 @@ class _Bars:
             if kind != "waiting" and self.bar is not None:
                 self.progress.remove_task(self.bar)
                 self.bar = None
-            err.print(line, markup=False)
+            say_progress(line)
 
     def close(self) -> None:
         """Leave the terminal as it was."""

@@ -123,6 +123,13 @@ def redact_table(table: pa.Table, config: RedactConfig, ledger: Ledger, tally: T
     return with_texts(table, edited)
 
 
+def redact_text(text: str, config: RedactConfig) -> str:
+    """One text without personal data, for what is shown of documents before they come to this stage."""
+    data = text.encode()
+    wanted = [m for m in find_personal_data(text) if is_wanted(m.kind, data[m.start : m.end], config)]
+    return replace_matches(data, wanted, config).decode()
+
+
 def is_wanted(kind: Kind, found: bytes, config: RedactConfig) -> bool:
     """Whether a match is to be replaced: its kind is asked for, and it is no replacement already."""
     if kind not in config.kinds:

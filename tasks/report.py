@@ -1,7 +1,8 @@
 """report.html of a run, self-contained, and the pages that the dashboard shows of it.
 
 Text of documents is hostile: the template escapes everything (Jinja2 with autoescape), Markdown pages show it only
-inside code fences that it cannot close. Pictures are SVG made by tasks/charts.py.
+inside code fences that it cannot close. Reports are passed on, so that personal data is replaced in all samples, those
+of earlier stages and of dropped documents too, as the recipe says. Pictures are SVG made by tasks/charts.py.
 """
 
 import re
@@ -19,9 +20,11 @@ from markupsafe import Markup
 from pydantic import BaseModel
 
 from tasks.charts import Bar, Series, bar_chart, data_url, line_chart, short_number
+from tasks.config import for_source
 from tasks.funnel import FunnelRow, funnel
 from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import load_manifest
+from tasks.redact import RedactConfig, redact_text
 from tasks.runs import RunRecord
 from tasks.samples import Sample, sample_stage
 from tasks.storage import Storage
@@ -128,12 +131,15 @@ def funnel_chart(rows: list[FunnelRow]) -> str:
 
 
 def _samples(storage: Storage, record: RunRecord) -> Iterator[tuple[str, Sample]]:
+    config = RedactConfig.model_validate(record.recipe.get("redact", {}))
     for stage in SAMPLED_STAGES:
         for line in record.datasets_of(stage):
             reasons = load_manifest(storage, line.reference).reasons
             for reason in sorted(reasons, key=lambda name: -reasons[name])[:REASONS_PER_STAGE]:
                 for sample in sample_stage(storage, record, stage, reason, SAMPLES_PER_REASON):
-                    yield stage, sample
+                    own = for_source(config, sample.source)
+                    text = redact_text(sample.text, own) if own.enabled else sample.text
+                    yield stage, sample.model_copy(update={"text": text})
 
 
 def _extra(storage: Storage, record: RunRecord, stage: str) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, DataError
 from tasks.storage import Storage
 
 FORMAT_VERSION = 1
@@ -127,11 +127,13 @@ def record_key(run_id: str) -> str:
 
 
 def load_record(storage: Storage, run_id: str) -> RunRecord:
-    """The record of a run. Raises ConfigError when there is none."""
+    """The record of a run. Raises ConfigError when there is none, DataError when it is damaged."""
     try:
         return RunRecord.model_validate(storage.read_json(record_key(run_id)))
     except FileNotFoundError as error:
-        raise ConfigError(f"run {run_id}: no such run in {storage.url}; see `basemill runs`") from error
+        raise _no_such_run(storage, run_id) from error
+    except ValueError as error:
+        raise DataError(f"{record_key(run_id)} is no record of a run: {error}") from error
 
 
 def find_record(storage: Storage, text: str) -> RunRecord:
@@ -140,9 +142,15 @@ def find_record(storage: Storage, text: str) -> RunRecord:
     if text == LATEST and run_ids:
         return load_record(storage, run_ids[-1])
     matching = [run_id for run_id in run_ids if run_id == text or run_id.startswith(text) or run_id.endswith(text)]
+    if not matching:
+        raise _no_such_run(storage, text)
     if len(matching) > 1:
-        raise ConfigError(f"run {text}: {len(matching)} runs match ({', '.join(matching[:5])}); give more of the id")
-    return load_record(storage, matching[0] if matching else text)
+        raise ConfigError(f"run {text!r}: {len(matching)} runs match ({', '.join(matching[:5])}); give more of the id")
+    return load_record(storage, matching[0])
+
+
+def _no_such_run(storage: Storage, name: str) -> ConfigError:
+    return ConfigError(f"run {name!r}: no such run in {storage.url}; see `basemill runs`")
 
 
 def list_run_ids(storage: Storage) -> list[str]:

@@ -17,6 +17,7 @@ from tasks.parts import Part, read_ledger, read_part
 from tasks.runs import RunRecord
 from tasks.storage import Storage
 
+DOCUMENT_STAGES = ("ingest", "dedup-exact", "select", "dedup-near", "redact", "decontaminate")
 DEFAULT_COUNT = 5
 EXCERPT_CHARS = 800
 
@@ -40,13 +41,15 @@ def sample_stage(
 ) -> list[Sample]:
     """`count` documents of a stage: with a reason, those it dropped or edited so; without, those it kept.
 
-    Raises ConfigError when the run has no such stage or the stage never gave the reason.
+    Raises ConfigError when the run has no such stage, it holds no documents, or it never gave the reason.
     """
     lines = record.datasets_of(stage)
     if not lines:
         done = ", ".join(dict.fromkeys(line.stage for line in record.datasets))
         raise ConfigError(f"run {record.run_id} has no dataset of stage {stage!r}; it has: {done}")
     manifest = load_manifest(storage, lines[0].reference)
+    if "text" not in {column["name"] for column in manifest.schema}:
+        raise ConfigError(f"stage {stage} holds no documents; those that do: {', '.join(_document_stages(record))}")
     if reason is None:
         return _kept(storage, manifest, count)
     if reason not in manifest.reasons:
@@ -91,9 +94,7 @@ def read_texts(storage: Storage, wanted: list[tuple[Part, str]]) -> dict[str, st
         by_part.setdefault(part, []).append(name)
     texts: dict[str, str] = {}
     for part, names in by_part.items():
-        for table in read_part(storage, part):
-            if "text" not in table.column_names:
-                continue
+        for table in read_part(storage, part, ["doc_id", "text"]):
             found = table.filter(pc.is_in(table["doc_id"], pa.array(names)))
             cut = pc.utf8_slice_codeunits(found["text"], 0, EXCERPT_CHARS)
             texts.update(zip(found["doc_id"].to_pylist(), cut.to_pylist(), strict=True))
@@ -103,6 +104,11 @@ def read_texts(storage: Storage, wanted: list[tuple[Part, str]]) -> dict[str, st
 def rank_of(doc_id: str) -> int:
     """A place in an order that nobody chose."""
     return xxhash.xxh3_64_intdigest(doc_id.encode())
+
+
+def _document_stages(record: RunRecord) -> list[str]:
+    """The stages of a run whose rows are documents."""
+    return [stage for stage in DOCUMENT_STAGES if record.datasets_of(stage)]
 
 
 def _reasons(manifest: Manifest) -> str:

@@ -55,6 +55,8 @@ class Storage:
             raise ConfigError(f"{url!r}: use a folder or s3://bucket/prefix")
         if not self.is_s3 and any(path.is_file() for path in (Path(url), *Path(url).parents)):
             raise ConfigError(f"{url!r} is a file; use a folder or s3://bucket/prefix")
+        if self.is_s3 and not url.removeprefix("s3://").strip("/"):
+            raise ConfigError(f"{url!r} names no bucket; use s3://bucket/prefix")
         self.url = url.rstrip("/") if self.is_s3 else str(Path(url).resolve())
 
     def __getstate__(self) -> dict[str, Any]:

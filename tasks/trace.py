@@ -89,16 +89,16 @@ def _trained(storage: Storage, record: RunRecord, phase: str | None) -> Manifest
         lines = [line for line in lines if line.label == f"train {phase}"]
     if not lines:
         names = ", ".join(line.label.removeprefix("train ") for line in record.datasets_of("train")) or "none"
-        raise ConfigError(f"run {record.run_id}: no trained phase {phase or ''}; phases: {names}")
+        raise ConfigError(f"run {record.run_id}: no trained phase{f' {phase!r}' if phase else ''}; phases: {names}")
     return load_manifest(storage, lines[-1].reference)
 
 
 def _metrics_of(storage: Storage, trained: Manifest, step: int) -> dict[str, Any]:
     metrics = pq.read_table(pa.BufferReader(trained.read_file(storage, "metrics.parquet")))
-    found = metrics.filter(pc.equal(metrics["step"], step)).to_pylist()
-    if not found:
-        raise ConfigError(f"step {step}: the phase has steps 1 to {pc.max(metrics['step']).as_py()}")
-    row: dict[str, Any] = found[0]
+    last = pc.max(metrics["step"]).as_py()
+    if not 1 <= step <= last:
+        raise ConfigError(f"step {step}: the phase has steps 1 to {last}")
+    row: dict[str, Any] = metrics.filter(pc.equal(metrics["step"], step)).to_pylist()[0]
     return row
 
 

@@ -21,6 +21,7 @@ from tasks.storage import Storage
 
 DOCUMENT_STAGES = ("dedup-exact", "select", "dedup-near", "redact", "decontaminate")  # those that drop and edit
 EXCERPT_CHARS = 300
+NAME_CHARS = 200  # of what was asked for, in an error
 
 
 class Fact(BaseModel, frozen=True):
@@ -156,7 +157,7 @@ def _find(storage: Storage, ingest: Manifest, doc_id: str) -> tuple[int, dict[st
         if doc_id in read_ledger(storage, part)["doc_id"].to_pylist():
             return index, None
     sources = ", ".join(ingest.sources)
-    raise ConfigError(f"document {doc_id}: not in this run ({ingest.reference}; sources: {sources})")
+    raise ConfigError(f"document {doc_id[:NAME_CHARS]!r}: not in this run ({ingest.reference}; sources: {sources})")
 
 
 def _row(storage: Storage, part: Part, doc_id: str) -> dict[str, Any] | None:
@@ -174,7 +175,9 @@ def _id_of_url(storage: Storage, ingest: Manifest, url: str) -> str:
         for table in read_part(storage, part, ["doc_id", "url"]):
             ids += table.filter(pc.equal(table["url"], url))["doc_id"].to_pylist()
     if not ids:
-        raise ConfigError(f"URL {url}: no document of this run has it")
+        raise ConfigError(f"URL {url[:NAME_CHARS]!r}: no document of this run has it")
     if len(ids) > 1:
-        raise ConfigError(f"URL {url}: {len(ids)} documents have it; give one of their ids: {', '.join(ids[:10])}")
+        raise ConfigError(
+            f"URL {url[:NAME_CHARS]!r}: {len(ids)} documents have it; give one of their ids: {', '.join(ids[:10])}"
+        )
     return str(ids[0])

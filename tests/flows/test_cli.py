@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -115,6 +116,28 @@ def test_wrong_use_exits_with_2(call: Call, arguments: list[str]) -> None:
     assert "Traceback" not in err
 
 
+STEERING = "\x1b]0;t\x07\x9b31m\u202e\u2066\u2028"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", STEERING], ["why", STEERING], ["why", f"http://x.org/{STEERING}"], ["why", "web:0", "--run", STEERING],
+        ["sample", "latest", STEERING], ["sample", "latest", "ingest", "--reason", STEERING], ["files", STEERING],
+        ["files", f"select/{STEERING}"], ["trace", "latest", "--step", "9" * 30], ["sample", "latest", "mix"],
+        ["trace", "latest", "--step", "1", "--phase", STEERING], ["plan", "--from", STEERING], ["files", "../select/"],
+        ["generate", "--seed", "9" * 30], ["show", "--root", "s3://"], ["show", "../runs"], ["show", "a\0"],
+    ],
+)  # fmt: skip
+def test_no_argument_steers_the_terminal_or_ends_in_a_traceback(
+    call: Call, first: RunRecord, arguments: list[str]
+) -> None:
+    status, out, err = call(*arguments)
+    assert status == 2
+    assert not display.CONTROL.search(out + err)
+    assert "Traceback" not in err
+
+
 def test_plan_and_dry_run_say_the_same(call: Call, recipe_path: Path, first: RunRecord) -> None:
     status, out, _ = call("plan", str(recipe_path), "--until", "mix", "--set", "mix.held_out_ratio=0.3")
     assert status == 0
@@ -147,6 +170,7 @@ def test_looking_at_a_run(call: Call, first: RunRecord, root: str) -> None:
     reference = first.datasets_of("select")[0].reference
     _, out, _ = call("files", reference)
     assert all(Path(line).is_file() for line in out.split())
+    assert call("files", "select")[1] == out
     assert json.loads(call("files", reference.partition("/")[2][:12], "--json")[1]) == {
         "dataset": reference, "files": out.split(),
     }  # fmt: skip
@@ -289,11 +313,18 @@ def test_doctor(call: Call, root: str) -> None:
 
 
 def test_documents_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    display.say("red \x1b[31m[bold]alert[/bold]\x07\x9b\ttab")
-    display.say_table(("a", "b"), [("\x1b]0;title\x07", 1234567), ("[red]x", 2)])
-    out = capsys.readouterr().out
-    assert "\x1b" not in out
-    assert "\x07" not in out
+    display.say(f"red {STEERING}[bold]alert[/bold]\ttab")
+    display.say_table(("a", "b"), [(STEERING, 1234567), ("[red]x", 2)], title=f"Source {STEERING}[red]")
+    display.say_json({"text": STEERING, "lines": "a\nb"})
+    display.say_error(f"error: {STEERING}")
+    with display.show_run():
+        logging.getLogger("tasks.x").warning("part %s", STEERING)
+        for listener in LISTENERS:
+            listener({"kind": "stage failed", "label": "mix", "error": f"DataError: {STEERING}"})
+    out, err = capsys.readouterr()
+    assert not display.CONTROL.search(out + err)
+    assert json.loads(out[out.index("{") :]) == {"text": STEERING, "lines": "a\nb"}
+    assert display.listed({"a": "x" * 1_000, "b": 2}) == f"a={'x' * display.CELL_CHARS}..., b=2"
     assert "[bold]alert[/bold]" in out
     assert "[red]x" in out
     assert "1,234,567" in out

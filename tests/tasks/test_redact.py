@@ -20,6 +20,7 @@ from tasks.redact import (
     masked,
     redact_personal_data,
     redact_table,
+    redact_text,
     replacement_of,
 )
 from tasks.storage import Storage
@@ -48,9 +49,10 @@ def ledger_of(workspace: Workspace, manifest: Manifest) -> list[dict[str, Any]]:
     return [row for part in manifest.parts for row in read_ledger(workspace.storage, part).to_pylist()]
 
 
-def redact_text(text: str, config: RedactConfig = CONFIG) -> str:
+def cleaned(text: str, config: RedactConfig = CONFIG) -> str:
     table = redact_table(document_rows("web", [text], 0, {}), config, Ledger(), {})
-    return str(table["text"][0].as_py())
+    assert table["text"][0].as_py() == redact_text(text, config)
+    return redact_text(text, config)
 
 
 def test_golden_fixture_with_counted_reasons(workspace: Workspace, make_documents: MakeDocuments) -> None:
@@ -67,7 +69,7 @@ def test_golden_fixture_with_counted_reasons(workspace: Workspace, make_document
     assert "10.0.0.1 inside" in texts[2]
     assert texts[4] == "Überweisung an [IBAN] – Karte [CARD NUMBER] 😀"
     assert texts[5].startswith("AWS key [API KEY], ask ")
-    assert [redact_text(text) for text in texts] == texts
+    assert [cleaned(text) for text in texts] == texts
 
 
 def test_the_ledger_counts_and_shows_shapes_never_the_data(workspace: Workspace, make_documents: MakeDocuments) -> None:
@@ -96,10 +98,10 @@ def test_the_manifest_sums_up_kinds_by_source_with_masked_samples(
 
 
 def test_addresses_for_examples_are_replaced_too_but_no_replacement_is() -> None:
-    assert redact_text("ask jane@example.com") == f"ask {replacement_of('email', b'jane@example.com', CONFIG).decode()}"
-    assert redact_text("ask EMAIL@example.com or 1-202-555-0117") == "ask EMAIL@example.com or 1-202-555-0117"
+    assert cleaned("ask jane@example.com") == f"ask {replacement_of('email', b'jane@example.com', CONFIG).decode()}"
+    assert cleaned("ask EMAIL@example.com or 1-202-555-0117") == "ask EMAIL@example.com or 1-202-555-0117"
     own = RedactConfig(replacements={"email": ("jo@acme.org",)})
-    assert redact_text("jo@acme.org, email@example.com", own) == "jo@acme.org, jo@acme.org"
+    assert cleaned("jo@acme.org, email@example.com", own) == "jo@acme.org, jo@acme.org"
 
 
 def test_other_columns_and_order_stay(workspace: Workspace, make_documents: MakeDocuments) -> None:
@@ -136,7 +138,7 @@ def test_a_replacement_depends_on_the_match_alone_and_stays(kind: Any) -> None:
     chosen = {replacement_of(kind, match, CONFIG).decode() for match in matches}
     assert chosen == set(REPLACEMENTS[kind])
     assert replacement_of(kind, b"Jo@ACME.org", CONFIG) == replacement_of(kind, b"jo@acme.org", CONFIG)
-    assert all(redact_text(f"phone, card: {text} office") == f"phone, card: {text} office" for text in chosen)
+    assert all(cleaned(f"phone, card: {text} office") == f"phone, card: {text} office" for text in chosen)
 
 
 @settings(max_examples=50, deadline=None)
@@ -171,8 +173,8 @@ def test_a_replacement_depends_on_the_match_alone_and_stays(kind: Any) -> None:
 @example(["tel", "202-555-0117", "1"], " ")
 def test_redacting_twice_changes_nothing(pieces: list[str], joint: str) -> None:
     text = joint.join(pieces)
-    once = redact_text(text)
-    assert redact_text(once) == once
+    once = cleaned(text)
+    assert cleaned(once) == once
     once.encode()
 
 

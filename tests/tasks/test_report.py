@@ -115,6 +115,27 @@ def test_the_report_says_what_personal_data_was_replaced_and_shows_shapes_only(
     assert not any(secret in tags.text for secret in ("acme", "456-1111"))
 
 
+def test_samples_of_earlier_stages_hold_no_personal_data_unless_the_recipe_leaves_it(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    documents = make_documents({"web": ["<script> jo@acme.org", "fine"], "code": ["<script> max@acme.org"]})
+    dataset = workspace.dataset(
+        "select", None, inputs={"documents": documents}, module="tasks.documents", schema=DOCUMENT_SCHEMA,
+        conservation="documents",
+    )  # fmt: skip
+    units = [dataset.unit([part], source=part.source) for part in documents.parts]
+    recipe = {"name": "r", "redact": {"by_source": {"code": {"enabled": False}}}}
+    record = RunRecord(run_id="20260101-000000-abcd", created="2026-01-01", recipe=recipe)
+    record.set_dataset(line_of(dataset.publish(dataset.compute(units, drop_hostile))))
+    page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
+    [samples] = [
+        text for name, _, text in dashboard_pages(workspace.storage, record, picture_bytes=1) if name == "samples"
+    ]
+    for shown in (page, samples):
+        assert "jo@acme.org" not in shown
+        assert "max@acme.org" in shown
+
+
 def test_the_report_says_which_evaluation_items_were_found_where_and_how_sure(
     workspace: Workspace, make_documents: MakeDocuments
 ) -> None:

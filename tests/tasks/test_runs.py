@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, DataError
 from tasks.runs import (
     RUN_STAGES,
     DatasetLine,
@@ -93,8 +93,25 @@ def test_runs_are_found_by_what_a_person_types(storage: Storage) -> None:
         assert find_record(storage, text).run_id == run_id
     with pytest.raises(ConfigError, match="2 runs match"):
         find_record(storage, "202601")
-    with pytest.raises(ConfigError, match="run zzzz: no such run"):
+    with pytest.raises(ConfigError, match="run 'zzzz': no such run"):
         find_record(storage, "zzzz")
+
+
+@pytest.mark.parametrize("name", ["", "..", "../runs/x", "/", "x\x00", "\x1b[31m", "*", "runs/20260101-000000-aaaa"])
+def test_no_name_reaches_other_folders_or_the_terminal(storage: Storage, name: str) -> None:
+    storage.write_json("secret/run.json", {})
+    for run_id in ("20260101-000000-aaaa", "20260101-000000-bbbb"):
+        a_record(run_id).save(storage)
+    with pytest.raises(ConfigError, match=r"no such run|2 runs match") as caught:
+        find_record(storage, name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"run_id": 1}', b"\xff"])
+def test_a_damaged_record_is_named(storage: Storage, data: bytes) -> None:
+    storage.write_bytes("runs/20260101-000000-aaaa/run.json", data)
+    with pytest.raises(DataError, match=r"runs/20260101-000000-aaaa/run\.json is no record of a run"):
+        find_record(storage, "latest")
 
 
 def test_a_forced_run_gets_a_generation_of_its_own(storage: Storage) -> None:

@@ -98,6 +98,25 @@ def test_an_unknown_document_is_an_error(record: RunRecord, workspace: Workspace
         tell_story(workspace.storage, record, name)
 
 
+@pytest.mark.parametrize("name", ["", ":", "://", "http://x.org/2\x00", "web:\x1b[31m", "x.org/2", "\u202e" * 9000])
+def test_what_is_asked_for_cannot_steer_or_flood_the_terminal(
+    record: RunRecord, workspace: Workspace, name: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tell_story(workspace.storage, record, name)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 2_000
+
+
+def test_stages_without_documents_have_no_samples(record: RunRecord, workspace: Workspace) -> None:
+    vocabulary = workspace.dataset("vocabulary", None, inputs={}, module="tasks.documents")
+    manifest = vocabulary.publish_files({"tokenizer.json": b"{}"})
+    line = record.datasets[0].model_copy(update={"label": "vocabulary", "stage": "vocabulary"})
+    record.set_dataset(line.model_copy(update={"reference": manifest.reference}))
+    with pytest.raises(ConfigError, match="vocabulary holds no documents; those that do: ingest, dedup-exact"):
+        sample_stage(workspace.storage, record, "vocabulary")
+
+
 def test_samples_of_a_reason_show_text_and_match(record: RunRecord, workspace: Workspace) -> None:
     [sample] = sample_stage(workspace.storage, record, "dedup-exact", "same_text")
     assert (sample.action, sample.text) == ("drop", "copy of first")
