@@ -13,7 +13,7 @@ from tasks.extract import ExtractorName
 from tasks.page_limits import PageLimits
 from tasks.storage import FileInfo, Storage, sha256_of
 
-Format = Literal["auto", "jsonl", "lines", "parquet", "text", "html", "warc", "wet"]
+Format = Literal["auto", "jsonl", "lines", "parquet", "text", "html", "warc", "wet", "mediawiki"]
 SourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 COMPRESSED = re.compile(r"\.(gz|zst|zstd|bz2|xz)$", re.IGNORECASE)
 FORMAT_OF_SUFFIX: dict[str, Format] = {
@@ -23,6 +23,7 @@ FORMAT_OF_SUFFIX: dict[str, Format] = {
     **dict.fromkeys(("warc", "arc"), "warc"),
     "wet": "wet",
 }
+MEDIAWIKI_DUMP = re.compile(r"-pages-(?:articles|meta|logging)[^/]*\.xml", re.IGNORECASE)  # other XML is text
 HASH_THREADS = 4
 
 
@@ -43,6 +44,7 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
         description="HTML to text: trafilatura is more precise, resiliparse 8 times as fast, none keeps the HTML",
     )
     limits: PageLimits = Field(default=PageLimits(), description="what one page may cost")
+    namespaces: tuple[int, ...] = Field(default=(0,), description="of a MediaWiki dump; 0: articles")
     max_record_bytes: int = Field(default=256 << 20, ge=1, description="longer records are refused (too_large)")
     on_damage: Literal["keep", "fail"] = Field(
         default="keep", description="keep: a damaged file gives what it still holds, and is counted; fail: stop"
@@ -176,5 +178,7 @@ def format_of(key: str, config: SourceConfig) -> Format:
     """The format of a file: as the recipe says, else by its name; a name that says nothing means text."""
     if config.format != "auto":
         return config.format
+    if MEDIAWIKI_DUMP.search(key):
+        return "mediawiki"
     suffix = COMPRESSED.sub("", key).rpartition("/")[2].rpartition(".")[2].lower()
     return FORMAT_OF_SUFFIX.get(suffix, "text")

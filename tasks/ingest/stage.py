@@ -15,6 +15,7 @@ from tasks.dataset import Dataset, Workspace
 from tasks.documents import DOCUMENT_SCHEMA, document_id, meta_json
 from tasks.errors import DataError
 from tasks.extract import shared_extractor
+from tasks.ingest.mediawiki import read_mediawiki
 from tasks.ingest.pages import read_file
 from tasks.ingest.records import (
     EditReason,
@@ -114,6 +115,8 @@ def read_range(place: Storage, key: str, start: int, end: int | None, config: So
             pieces = read_pieces(file, max(0, start - 1))
             lines = read_lines(pieces, start, end, config.max_record_bytes)
             yield from outcomes_of_lines(lines, config, is_json=kind == "jsonl")
+        elif kind == "mediawiki":
+            yield from read_mediawiki(file, start, end, config)
         elif kind in ("warc", "wet"):
             yield from read_warc(file, start, end, config, shared_extractor())
         else:

@@ -19,7 +19,7 @@ from fastwarc.stream_io import Lz4Reader
 CHUNK_BYTES = 1 << 20  # uncompressed input read at once
 COMPRESSED_CHUNK_BYTES = 1 << 14  # compressed input fed at once: bounds what one call can blow up to
 MAX_ZSTD_WINDOW_BYTES = 1 << 31  # `zstd --long=31` is in use for web dumps
-CANDIDATE_BYTES = 1 << 14  # a place that looks like a member start is tried on so many bytes
+CANDIDATE_BYTES = 1 << 20  # a place that looks like a member start is tried on so many bytes: bzip2 has large blocks
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
@@ -129,7 +129,7 @@ class _Members:
         self.file, self.codec, self.record_magic = file, codec, record_magic
 
     def read(self, start: int, end: int | None) -> Pieces:
-        at = start if start == 0 else self._next_member(start)
+        at = start if start == 0 else self._next_member(start, end)
         while at is not None:
             if end is not None and at >= end and self._opens_record(at):
                 return
@@ -173,26 +173,32 @@ class _Members:
                 return False
         return True
 
-    def _next_member(self, start: int) -> int | None:
-        """The first place at or after `start` where a member begins that decodes (and opens a record)."""
+    def _next_member(self, start: int, end: int | None = None) -> int | None:
+        """The first place in [start, end) where a member begins that decodes (and opens a record)."""
         magic = re.compile(re.escape(self.codec.magic))
         overlap = len(self.codec.magic) - 1
         at = start
-        while True:
+        while end is None or at < end:
             self.file.seek(at)
             chunk = self.file.read(CHUNK_BYTES)
             for found in magic.finditer(chunk):
+                if end is not None and at + found.start() >= end:
+                    return None
                 if self._opens_record(at + found.start()):
                     return at + found.start()
             if len(chunk) <= overlap:
                 return None
             at += len(chunk) - overlap
+        return None
 
     def _opens_record(self, at: int) -> bool:
         self.file.seek(at)
         decoder = self.codec.make()
+        data, left = b"", CANDIDATE_BYTES
         try:
-            data = decoder.decompress(self.file.read(CANDIDATE_BYTES))
+            while not data and not decoder.eof and left > 0 and (chunk := self.file.read(COMPRESSED_CHUNK_BYTES)):
+                data = decoder.decompress(chunk)
+                left -= len(chunk)
         except self.codec.error:
             return False
         return data.startswith(self.record_magic) if self.record_magic else bool(data) or decoder.eof

@@ -54,11 +54,12 @@ def cut_units(files: Sequence[InputFile], config: SourceConfig, part_bytes: int)
 def is_divisible(key: str, config: SourceConfig) -> bool:
     """Whether ranges of the file can be read by themselves.
 
-    WARC by its compressed members, lines where they are plain, Parquet by row groups. Compressed lines are not: their
-    positions count uncompressed bytes, which nobody knows without reading all that comes before.
+    WARC and MediaWiki by their compressed members, what is plain by its lines and pages, Parquet by row groups.
+    Compressed lines are not: their positions count uncompressed bytes, which nobody knows without reading all that
+    comes before.
     """
     match format_of(key, config):
-        case "parquet":
+        case "parquet" | "mediawiki":
             return True
         case "warc" | "wet":
             return COMPRESSED.search(key) is not None

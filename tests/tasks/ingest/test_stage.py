@@ -1,5 +1,6 @@
 """The stage: a golden source with counted reasons, resume, reuse when files are added, the same bytes for workers."""
 
+import bz2
 import gzip
 import json
 from collections import Counter
@@ -158,6 +159,18 @@ def test_cut_files_give_the_same_documents_for_any_part_size(workspace: Workspac
         places = manifest.extra["places"]
         assert len(places) == len(manifest.parts)
         assert places[-1][0] == "999-big.jsonl"
+
+
+def test_a_dump_of_a_wiki_gives_the_same_documents_for_any_part_size(workspace: Workspace, tmp_path: Path) -> None:
+    page = "  <page><title>{}</title><ns>0</ns><revision><text>Text {}</text></revision></page>\n"
+    groups = ["".join(page.format(n, n) for n in range(at, at + 50)) for at in range(0, 500, 50)]
+    streams = [bz2.compress(piece.encode()) for piece in ("<mediawiki>\n", *groups, "</mediawiki>")]
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/dewiki-20240101-pages-articles-multistream.xml.bz2").write_bytes(b"".join(streams))
+    whole, cut = (run(workspace, size, web={"base": str(tmp_path / "raw")}) for size in (1 << 20, 1_024))
+    assert len(cut.parts) > len(whole.parts) == 1
+    assert documents(workspace, cut) == documents(workspace, whole)
+    assert whole.totals["rows_out"] == 500
 
 
 def test_a_new_file_computes_its_own_unit_and_at_most_the_next_few(workspace: Workspace, many: Path) -> None:
