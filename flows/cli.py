@@ -12,9 +12,10 @@ import typer
 
 from flows import cli_compare, cli_look
 from flows.cli_options import AsJson, Overrides, Root, RunName
-from flows.display import say_error, say_json, say_progress, say_summary, say_table, show_run
+from flows.display import say, say_error, say_json, say_mixture, say_progress, say_summary, say_table, show_run
 from flows.prefect_server import configured_url, dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
+from tasks.epochs import MixtureLine, mixture_of
 from tasks.errors import ConfigError, PipelineError
 from tasks.journal import PlanLine, Run
 from tasks.recipe import Recipe
@@ -161,10 +162,21 @@ def _check(run_id: str, wanted: dict[str, Any]) -> None:
 def _say_plan(wanted: dict[str, Any], as_json: bool) -> None:
     _check("plan", wanted)
     lines = _plan(wanted)
+    recipe = Recipe.parse(wanted["recipe"])
+    mixture = mixture_of(Storage(wanted["root"]), recipe, [(line.stage, line.reference) for line in lines])
     if as_json:
-        say_json([line.model_dump() for line in lines])
+        say_json([_plan_figures(line, mixture) for line in lines])
         return
     say_table(("dataset", "plan"), [(line.label, str(line)) for line in lines])
+    if any(line.available is not None for line in mixture):
+        say()
+        say_mixture(mixture)
+
+
+def _plan_figures(line: PlanLine, mixture: list[MixtureLine]) -> dict[str, Any]:
+    """A line for programs; of a phase also what it draws from each sub-source."""
+    own = [drawn.model_dump() for drawn in mixture if line.label == f"train {drawn.phase}"]
+    return line.model_dump() | ({"mixture": own} if own else {})
 
 
 def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunRecord | None = None) -> None:

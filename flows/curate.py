@@ -20,4 +20,4 @@ def curate(run: Run) -> tuple[Reference, Reference]:
     documents = call(stages.dedup_near, run, documents)
     documents = call(stages.redact, run, documents)
     documents = call(stages.decontaminate, run, documents)
-    return documents, call(stages.mix, run, documents)
+    return documents, call(stages.mix, run, documents, signals)

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tasks.epochs import MixtureLine
 from tasks.funnel import FunnelRow
 from tasks.journal import LISTENERS, Event
 
@@ -95,6 +96,19 @@ def say_funnel(rows: Sequence[FunnelRow]) -> None:
             title=f"Source {source}",
         )
         say()
+
+
+def say_mixture(lines: Sequence[MixtureLine]) -> None:
+    """What every phase draws from each sub-source, with a warning where it is read too often."""
+    rows = [
+        (
+            line.phase, line.source, f"{line.share:.1%}", line.tokens,
+            f"{'about ' if line.is_estimate else ''}{line.available:,}" if line.available is not None else "?",
+            f"{line.epochs:.2f}" if line.epochs is not None else "?", line.warning,
+        )
+        for line in lines
+    ]  # fmt: skip
+    say_table(("phase", "source", "share", "tokens drawn", "of", "epochs so far", ""), rows)
 
 
 def say_summary(figures: dict[str, Any], dashboard: str, is_lasting: bool) -> None:

@@ -29,7 +29,7 @@ from tasks.export import export_model
 from tasks.inputs import read_sources
 from tasks.journal import Run
 from tasks.manifest import Manifest
-from tasks.mixture import split_documents
+from tasks.mixture import has_buckets, split_documents
 from tasks.outcome import Outcome, Reference, obtain
 from tasks.pack import PackRequest, pack_source
 from tasks.pins import find_index
@@ -122,9 +122,11 @@ def decontaminate(run: Run, documents: Reference) -> Any:
 
 
 @task(name="mix", **STAGE)
-def mix(run: Run, documents: Reference) -> Any:
-    """Each document's split, and the size table of the sources; no copies."""
-    return answer(run, "mix", split_documents, documents, config=run.recipe.mix)
+def mix(run: Run, documents: Reference, signals: Reference) -> Any:
+    """Each document's split, and the size table of the sources; no copies. Buckets are made by the signals."""
+    config = run.recipe.mix
+    measured = [signals] if has_buckets(config, list(run.recipe.ingest.sources)) else []
+    return answer(run, "mix", split_documents, documents, *measured, config=config)
 
 
 @task(name="vocabulary", **STAGE)

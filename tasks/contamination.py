@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.config import merge
 from tasks.manifest import Manifest, load_manifest
+from tasks.splits import whole_source
 from tasks.storage import Storage
 
 NOT_DECONTAMINATED = "not decontaminated"
@@ -36,7 +37,7 @@ def status_of_sets(
 def cleaned_sets(decontaminated: Manifest, source: str) -> set[str]:
     """Evaluation sets whose items were taken out of the text of one source; only reporting them is not enough."""
     general = decontaminated.config
-    config: dict[str, Any] = merge(general, general.get("by_source", {}).get(source, {}))
+    config: dict[str, Any] = merge(general, general.get("by_source", {}).get(whole_source(source), {}))
     if not config.get("enabled", True):
         return set()
     return {name for name, settings in config.get("evaluation_sets", {}).items() if settings.get("action") != "report"}

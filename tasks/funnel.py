@@ -3,10 +3,12 @@
 Read from the manifests that run.json names; everything that shows a funnel (command, dashboard, report) takes it here.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel
 
+from tasks.dataset import COUNTS
 from tasks.manifest import Manifest, load_manifest
 from tasks.runs import RunRecord
 from tasks.storage import Storage
@@ -54,7 +56,16 @@ def funnel(storage: Storage, record: RunRecord) -> list[FunnelRow]:
 
 
 def _by_source(manifest: Manifest) -> list[tuple[str, dict[str, Any]]]:
-    return sorted(manifest.by_source.items())
+    """Counts by source; of mix those of sub-sources: the documents and the text that its rows stand for."""
+    if manifest.stage != "mix":
+        return sorted(manifest.by_source.items())
+    return [(name, _mixed(splits.values())) for name, splits in sorted(manifest.extra["sizes"].items())]
+
+
+def _mixed(splits: Collection[dict[str, int]]) -> dict[str, Any]:
+    documents, size, tokens = (sum(split[n] for split in splits) for n in ("documents", "bytes", "estimated_tokens"))
+    counts = {"rows_in": documents, "rows_out": documents, "bytes_in": size, "bytes_out": size, "tokens": tokens}
+    return dict.fromkeys(COUNTS, 0) | counts | {"reasons": {}, "skipped_by": {}}
 
 
 def _first_length(packs: list[Manifest]) -> list[Manifest]:
@@ -66,12 +77,7 @@ def _first_length(packs: list[Manifest]) -> list[Manifest]:
 
 
 def _row(stage: str, source: str, counts: dict[str, Any], manifest: Manifest) -> FunnelRow:
-    names = ("rows_in", "rows_out", "bytes_in", "bytes_out", "dropped", "edited", "errors", "skipped")
-    figures: dict[str, Any] = {name: counts[name] for name in names} | {"tokens": None}
-    if stage == "mix":  # its own rows are no documents: what counts is the text that they stand for
-        splits = manifest.extra["sizes"][source].values()
-        size = sum(split["bytes"] for split in splits)
-        figures |= {"bytes_in": size, "bytes_out": size, "tokens": sum(split["estimated_tokens"] for split in splits)}
-    elif stage == "pack":
+    figures: dict[str, Any] = {name: counts[name] for name in COUNTS} | {"tokens": counts.get("tokens")}
+    if stage == "pack":
         figures["tokens"] = manifest.extra["tokens"]
     return FunnelRow(stage=stage, source=source, reasons=counts["reasons"] | counts["skipped_by"], **figures)

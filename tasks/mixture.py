@@ -1,25 +1,56 @@
 """mix: documents of all sources -> each document's split, and how large every source is. No text is copied.
 
-Reads documents (doc_id, text). Writes parts 1:1 with them (doc_id, split, text_bytes), and in the manifest `sizes`:
-documents, bytes and estimated tokens per source and split. Mixture weights play no part here.
+Reads documents (doc_id, text). Writes parts 1:1 with them (doc_id, split, sub_source, text_bytes), and in the manifest
+`sizes`: documents, bytes and estimated tokens per sub-source and split. Mixture weights play no part here.
+
+A sub-source is what weights name: a source, or one of its buckets by a signal, so that a phase can read good text more
+often. `buckets: {signal: num_words, edges: [100, 1000]}` of source web gives web/0 (below 100), web/1 (from 100 to
+below 1,000), web/2 (1,000 and more) and web/unmeasured (the signal is null). Documents are not changed; the buckets
+are packed apart. Signals are joined by doc_id.
 Invariant: train + held out = documents in, part by part.
 Worked number: at the default ratio 0.005, 200,000 documents give about 1,000 held out (sqrt(npq) = 32).
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, Field, JsonValue, model_validator
+from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
 from tasks.config import check_by_source, for_source
 from tasks.dataset import Workspace
+from tasks.errors import ConfigError, DataError
 from tasks.manifest import Manifest
-from tasks.parts import PartWriter, Receipt, Unit, documents_of
+from tasks.parts import Part, PartWriter, Receipt, Unit, documents_of, read_part
+from tasks.signal_table import check_number_signal
 from tasks.splits import MIX_SCHEMA, SPLITS, split_of
+from tasks.storage import Storage
 
 RESULT_PACKAGES = ("xxhash",)
+UNMEASURED = "unmeasured"
+
+
+class BucketsConfig(BaseModel, frozen=True, extra="forbid"):
+    """How a source is divided: bucket i holds values from edge i-1 to below edge i."""
+
+    signal: str = Field(description="a signal that is a number")
+    edges: tuple[float, ...] = Field(min_length=1, max_length=100, description="rising; n edges make n + 1 buckets")
+
+    @field_validator("signal")
+    @classmethod
+    def _check_signal(cls, signal: str) -> str:
+        return check_number_signal(signal)
+
+    @field_validator("edges")
+    @classmethod
+    def _check_edges(cls, edges: tuple[float, ...]) -> tuple[float, ...]:
+        if not all(np.isfinite(edges)) or any(after <= before for before, after in pairwise(edges)):
+            raise ValueError(f"edges {list(edges)} must rise, and be finite")
+        return edges
 
 
 class MixConfig(BaseModel, frozen=True, extra="forbid"):
@@ -34,6 +65,11 @@ class MixConfig(BaseModel, frozen=True, extra="forbid"):
         description="UTF-8 bytes per token assumed before a tokenizer exists (English prose at a vocabulary of 32k to "
         "128k: 3.8 to 4.6; code about 3; set it per source)",
     )
+    buckets: BucketsConfig | None = Field(
+        default=None,
+        description="Divide a source by a signal into sub-sources SOURCE/0, SOURCE/1, ... that weights name",
+        json_schema_extra={"neutral": None},
+    )
     by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="Other values for one source")
 
     @model_validator(mode="after")
@@ -41,49 +77,115 @@ class MixConfig(BaseModel, frozen=True, extra="forbid"):
         return check_by_source(self)
 
 
-def split_documents(documents: Manifest, *, into: Workspace, config: MixConfig) -> Manifest:
-    """The mix dataset of these documents."""
-    dataset = into.dataset(
-        "mix", config, inputs={"documents": documents}, module=__name__, schema=MIX_SCHEMA, conservation="rows"
-    )
+def sub_sources(config: MixConfig, source: str) -> list[str]:
+    """What weights can name of a source."""
+    buckets = for_source(config, source).buckets
+    if buckets is None:
+        return [source]
+    return [*(f"{source}/{number}" for number in range(len(buckets.edges) + 1)), f"{source}/{UNMEASURED}"]
+
+
+def has_buckets(config: MixConfig, sources: Sequence[str]) -> bool:
+    """Whether the signals are needed."""
+    return any(for_source(config, source).buckets for source in sources)
+
+
+def split_documents(
+    documents: Manifest, signals: Manifest | None = None, *, into: Workspace, config: MixConfig
+) -> Manifest:
+    """The mix dataset of these documents; `signals` of the same documents where a source has buckets.
+
+    Raises ConfigError without signals that are needed, DataError when they are of other documents.
+    """
+    is_divided = has_buckets(config, documents.sources)
+    if is_divided and signals is None:
+        raise ConfigError("mix.buckets: the documents have no signals")
+    inputs = {"documents": documents} | ({"signals": signals} if is_divided and signals is not None else {})
+    dataset = into.dataset("mix", config, inputs=inputs, module=__name__, schema=MIX_SCHEMA, conservation="rows")
     if found := dataset.find():
         return found
+    measured = _parts_of(inputs.get("signals"), documents)
     with dataset.lease():
+        settings = [for_source(config, part.source or "") for part in documents.parts]
         units = [
-            dataset.unit([part], source=part.source, config=for_source(config, part.source or ""))
-            for part in documents.parts
+            dataset.unit([part, *([signal] if own.buckets and signal else [])], source=part.source, config=own)
+            for part, signal, own in zip(documents.parts, measured, settings, strict=True)
         ]
         receipts = dataset.compute(units, split_part)
-        part_bytes = [[receipt.extra[split]["bytes"] for split in SPLITS] for receipt in receipts]
+        part_bytes = [
+            {name: [sizes[split]["bytes"] for split in SPLITS] for name, sizes in receipt.extra["sizes"].items()}
+            for receipt in receipts
+        ]
         return dataset.publish(receipts, extra={"sizes": size_table(receipts, config), "part_bytes": part_bytes})
 
 
 def split_part(unit: Unit, writer: PartWriter) -> None:
     """One row per document, in order."""
-    assert isinstance(unit.config, MixConfig)
-    sizes = {split: {"documents": 0, "bytes": 0} for split in SPLITS}
+    config, source = unit.config, unit.source or ""
+    assert isinstance(config, MixConfig)
+    signals = _signals_of(unit.storage, unit.inputs[1], config.buckets) if config.buckets else None
+    counts: Counter[tuple[str, str, str]] = Counter()
     for table in documents_of(unit, writer, columns=["doc_id", "text"]):
-        splits = [split_of(doc_id, unit.config.held_out_ratio) for doc_id in table["doc_id"].to_pylist()]
+        splits = [split_of(doc_id, config.held_out_ratio) for doc_id in table["doc_id"].to_pylist()]
+        names = pa.array([source] * table.num_rows, pa.string())
+        if signals is not None and config.buckets:
+            names = bucket_names(source, values_of(table["doc_id"], signals), config.buckets)
         text_bytes = pc.binary_length(table["text"]).cast(pa.int64())
-        rows = pa.Table.from_arrays([table["doc_id"], pa.array(splits, pa.string()), text_bytes], schema=MIX_SCHEMA)
-        for split in SPLITS:
-            own = rows.filter(pc.equal(rows["split"], split))
-            sizes[split]["documents"] += own.num_rows
-            sizes[split]["bytes"] += pc.sum(own["text_bytes"]).as_py() or 0
+        columns = [table["doc_id"], pa.array(splits, pa.string()), names, text_bytes]
+        rows = pa.Table.from_arrays(columns, schema=MIX_SCHEMA)
+        groups = rows.group_by(["sub_source", "split"]).aggregate([("text_bytes", "sum"), ([], "count_all")])
+        for group in groups.to_pylist():
+            counts[group["sub_source"], group["split"], "bytes"] += group["text_bytes_sum"]
+            counts[group["sub_source"], group["split"], "documents"] += group["count_all"]
         writer.write(rows)
-    writer.extra.update({str(split): size for split, size in sizes.items()})
+    writer.extra["sizes"] = {
+        name: {str(split): {kind: counts[name, split, kind] for kind in ("documents", "bytes")} for split in SPLITS}
+        for name in sorted({name for name, _, _ in counts})
+    }
+
+
+def values_of(doc_ids: pa.ChunkedArray, signals: pa.Table) -> np.ndarray:
+    """The second column of `signals` for each document, as floats; NaN where it is null. Raises DataError."""
+    rows = pc.index_in(doc_ids, value_set=signals["doc_id"])
+    if rows.null_count:
+        missing = doc_ids.filter(pc.is_null(rows))[0].as_py()
+        raise DataError(f"mix: document {missing} has no signals: they were measured on other documents")
+    return np.asarray(signals.column(1).cast(pa.float64(), safe=False).take(rows).to_numpy())
+
+
+def bucket_names(source: str, values: np.ndarray, config: BucketsConfig) -> pa.Array:
+    """The sub-source of each value; a value equal to an edge lies above it."""
+    names = pa.array([f"{source}/{number}" for number in range(len(config.edges) + 1)] + [f"{source}/{UNMEASURED}"])
+    buckets = np.searchsorted(np.array(config.edges), values, side="right")
+    return names.take(pa.array(np.where(np.isnan(values), len(names) - 1, buckets)))
 
 
 def size_table(receipts: Sequence[Receipt], config: MixConfig) -> dict[str, Any]:
-    """{source: {split: {documents, bytes, estimated_tokens}}}, sources in the order of their names."""
+    """{sub-source: {split: {documents, bytes, estimated_tokens}}}, in the order of their names."""
     table: dict[str, Any] = {}
     for receipt in receipts:
-        sizes = table.setdefault(receipt.part.source or "", {split: {"documents": 0, "bytes": 0} for split in SPLITS})
-        for split in SPLITS:
-            for name in ("documents", "bytes"):
-                sizes[split][name] += receipt.extra[split][name]
-    for source, sizes in table.items():
-        bytes_per_token = for_source(config, source).bytes_per_token
-        for split in SPLITS:
-            sizes[split]["estimated_tokens"] = round(sizes[split]["bytes"] / bytes_per_token)
+        source = receipt.part.source or ""
+        for name in sub_sources(config, source):
+            sizes = table.setdefault(name, {split: {"documents": 0, "bytes": 0} for split in SPLITS})
+            for split, held in receipt.extra["sizes"].get(name, {}).items():
+                for kind, count in held.items():
+                    sizes[split][kind] += count
+            bytes_per_token = for_source(config, source).bytes_per_token
+            for split in SPLITS:
+                sizes[split]["estimated_tokens"] = round(sizes[split]["bytes"] / bytes_per_token)
     return dict(sorted(table.items()))
+
+
+def _parts_of(signals: Manifest | None, documents: Manifest) -> Sequence[Part | None]:
+    """The signals part of each document part. Raises DataError."""
+    if signals is None:
+        return [None] * len(documents.parts)
+    if [part.source for part in signals.parts] != [part.source for part in documents.parts]:
+        raise DataError(f"mix: {signals.reference} measures other parts than those of {documents.reference}")
+    return signals.parts
+
+
+def _signals_of(storage: Storage, part: Part, buckets: BucketsConfig) -> pa.Table:
+    schema = pa.schema([("doc_id", pa.string())])
+    tables = list(read_part(storage, part, ["doc_id", buckets.signal]))
+    return pa.concat_tables(tables) if tables else schema.empty_table().append_column(buckets.signal, pa.nulls(0))

@@ -57,7 +57,7 @@ class PackConfig(BaseModel, frozen=True, extra="forbid"):
 class PackRequest(BaseModel, frozen=True, extra="forbid"):
     """Which rows are wanted."""
 
-    source: str = Field(min_length=1, description="Source of the documents")
+    source: str = Field(min_length=1, description="Source of the documents, or a bucket of it such as web/0")
     split: Split = Field(default="train", description="train or held_out")
     sequence_length: int = Field(ge=2, description="Tokens per row (L)")
     min_document_tokens: int = Field(
@@ -184,7 +184,7 @@ def encode_documents(unit: Unit, writer: PartWriter) -> Documents:
     doc_ids: list[str] = []
     ids, lengths = [np.empty(0, dtype)], [np.empty(0, np.int64)]
     for documents, mix in zip(unit.inputs[1::2], unit.inputs[2::2], strict=True):
-        for table in read_split(unit.storage, documents, mix, request.split):
+        for table in read_split(unit.storage, documents, mix, request.split, request.source):
             writer.rows_in += table.num_rows
             writer.bytes_in += text_bytes(table)
             names, texts = table["doc_id"].to_pylist(), table["text"].to_pylist()

@@ -23,11 +23,12 @@ from tasks.errors import ConfigError
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.ingest import IngestConfig
-from tasks.mixture import MixConfig
+from tasks.mixture import MixConfig, sub_sources
 from tasks.pack import PackConfig
 from tasks.redact import RedactConfig
 from tasks.rules import SelectConfig
 from tasks.signals import SignalsConfig
+from tasks.splits import whole_source
 from tasks.vocabulary import VocabularyConfig
 
 Dedup = TypeVar("Dedup", ExactDedupConfig, NearDedupConfig)
@@ -90,11 +91,12 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         for key, sources in self.classifiers.source_lists.items():
             for source in sources:
                 _check_source(source, known, f"classifiers.{key}")
-        for index, phase in enumerate(self.train.phases):
-            for source in phase.weights:
-                _check_source(source, known, f"train.phases[{index}].weights")
-        for source in self.vocabulary.sample_weights or {}:
-            _check_source(source, known, "vocabulary.sample_weights")
+        named = {f"train.phases[{index}].weights": phase.weights for index, phase in enumerate(self.train.phases)}
+        named["vocabulary.sample_weights"] = self.vocabulary.sample_weights
+        buckets = {source: sub_sources(self.mix, source) for source in known}
+        for path, weights in named.items():
+            for name in weights:
+                _check_sub_source(name, buckets, path)
         return self
 
     @model_validator(mode="after")
@@ -233,3 +235,10 @@ def _absolute(place: str, folder: Path) -> str:
 def _check_source(source: str, known: set[str], path: str) -> None:
     if source not in known:
         raise ValueError(f"{path}: source {source!r} is not in ingest.sources ({', '.join(sorted(known))})")
+
+
+def _check_sub_source(name: str, buckets: dict[str, list[str]], path: str) -> None:
+    source = whole_source(name)
+    _check_source(source, set(buckets), path)
+    if name not in buckets[source]:
+        raise ValueError(f"{path}: {name!r} does not exist; mix gives source {source}: {', '.join(buckets[source])}")

@@ -6,6 +6,7 @@ signals of classifiers that are not configured. A ratio whose denominator is zer
 and sentences: see tasks/kernels/scan.py.
 """
 
+import difflib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,3 +100,13 @@ SIGNAL_SCHEMA = pa.schema(
         *(pa.field(signal.name, TYPES[signal.type]) for signal in SIGNALS),
     ]
 )
+
+
+def check_number_signal(name: str) -> str:
+    """The name, if it is one of a signal that is a number. Raises ValueError that says what is allowed."""
+    numbers = [signal.name for signal in SIGNALS if signal.type in ("int64", "double")]
+    if name not in numbers:
+        close = difflib.get_close_matches(name, numbers, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(f"there is no signal {name} that is a number; {hint}allowed: {', '.join(numbers)}")
+    return name

@@ -1,7 +1,8 @@
 """Train or held out: the rule, the table of the mix stage, and how documents are read by it.
 
 The split of a document follows from its id alone, so adding a source or a file moves nobody, and raising the held-out
-ratio only moves documents from train to held out.
+ratio only moves documents from train to held out. A sub-source is what weights name and packs hold: a whole source
+(`web`), or one bucket of it (`web/0`, `web/1`, ..., `web/unmeasured`; tasks/mixture.py).
 """
 
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ MIX_SCHEMA = pa.schema(
     [
         pa.field("doc_id", pa.string(), nullable=False),
         pa.field("split", pa.string(), nullable=False),  # train | held_out
+        pa.field("sub_source", pa.string(), nullable=False),
         pa.field("text_bytes", pa.int64(), nullable=False),  # UTF-8 bytes of the text
     ]
 )
@@ -42,8 +44,15 @@ def sample_rate(wanted: int, available: int) -> float:
     return rate if wanted else 0.0
 
 
-def read_split(storage: Storage, documents: Part, mix: Part, split: Split) -> Iterator[pa.Table]:
-    """doc_id and text of the documents of one split, one table per row group of the documents that holds any.
+def whole_source(sub_source: str) -> str:
+    """The source that a sub-source is of: `web/0` -> `web`."""
+    return sub_source.partition("/")[0]
+
+
+def read_split(
+    storage: Storage, documents: Part, mix: Part, split: Split, sub_source: str | None = None
+) -> Iterator[pa.Table]:
+    """doc_id and text of the documents of one split (and sub-source), one table per row group that holds any.
 
     Raises DataError when the two parts do not name the same documents in the same order.
     """
@@ -51,6 +60,8 @@ def read_split(storage: Storage, documents: Part, mix: Part, split: Split) -> It
     if rows.num_rows != (documents.rows or 0):
         raise DataError(f"{mix.path} splits {rows.num_rows} documents, {documents.path} holds {documents.rows}")
     chosen = pa.compute.equal(rows["split"], split)
+    if sub_source is not None:
+        chosen = pa.compute.and_(chosen, pa.compute.equal(rows["sub_source"], sub_source))
     if not pa.compute.any(chosen, min_count=0).as_py():
         return
     start = 0
@@ -64,14 +75,15 @@ def read_split(storage: Storage, documents: Part, mix: Part, split: Split) -> It
             yield kept
 
 
-def paired_parts(documents: Manifest, mix: Manifest, source: str) -> list[tuple[Part, Part, dict[Split, int]]]:
-    """The parts of a source with their mix parts and their text bytes per split, in order.
+def paired_parts(documents: Manifest, mix: Manifest, sub_source: str) -> list[tuple[Part, Part, dict[Split, int]]]:
+    """The parts of a source with their mix parts and the sub-source's text bytes in them per split, in order.
 
     Raises DataError when the mix was made of other documents.
     """
     made_of = {entry["role"]: entry["digest"] for entry in mix.inputs}.get("documents")
     if made_of != documents.digest:
         raise DataError(f"{mix.reference} was made of other documents than {documents.reference}")
-    sizes = [dict(zip(SPLITS, pair, strict=True)) for pair in mix.extra["part_bytes"]]
+    none = [0] * len(SPLITS)
+    sizes = [dict(zip(SPLITS, held.get(sub_source, none), strict=True)) for held in mix.extra["part_bytes"]]
     rows = zip(documents.parts, mix.parts, sizes, strict=True)
-    return [(part, split, size) for part, split, size in rows if part.source == source]
+    return [(part, split, size) for part, split, size in rows if part.source == whole_source(sub_source)]

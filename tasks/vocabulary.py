@@ -148,7 +148,7 @@ def sample_part(unit: Unit, writer: PartWriter) -> None:
     documents, mix = unit.inputs
     for split in SPLITS:
         limit = unit.arguments[split] * HASH_RANGE
-        tables = read_split(unit.storage, documents, mix, split) if limit else ()
+        tables = read_split(unit.storage, documents, mix, split, unit.source) if limit else ()
         for table in tables:
             ranks = [
                 xxhash.xxh64_intdigest(doc_id.encode(), seed=SAMPLE_SEED) for doc_id in table["doc_id"].to_pylist()
@@ -243,8 +243,7 @@ def _draw_sample(
 ) -> Manifest:
     step = dataset.step("sample", SAMPLE_SCHEMA, inputs=dataset.inputs, external={"wanted": wanted}, config=None)
     units = []
-    for source in documents.sources:
-        sizes = mix.extra["sizes"][source]
+    for source, sizes in mix.extra["sizes"].items():
         rates = {str(split): sample_rate(wanted[source][split], sizes[split]["bytes"]) for split in SPLITS}
         for part, split_rows, _ in paired_parts(documents, mix, source):
             units.append(step.unit([part, split_rows], source=source, arguments=rates))

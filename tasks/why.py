@@ -17,6 +17,7 @@ from tasks.errors import ConfigError, DataError
 from tasks.manifest import Manifest, load_manifest
 from tasks.parts import Part, read_ledger, read_part
 from tasks.runs import RunRecord
+from tasks.splits import whole_source
 from tasks.storage import Storage
 
 DOCUMENT_STAGES = ("dedup-exact", "select", "dedup-near", "redact", "decontaminate")  # those that drop and edit
@@ -126,7 +127,7 @@ def _placements(storage: Storage, record: RunRecord, doc_id: str) -> Iterator[Fa
     for line in record.datasets_of("pack"):
         manifest = load_manifest(storage, line.reference)
         rows = []
-        for part in manifest.parts_of(source_of(doc_id)):
+        for part in (part for part in manifest.parts if whole_source(part.source or "") == source_of(doc_id)):
             rows += [{"part": part.key, "row": row} for row in _rows_holding(storage, part, doc_id)]
         if rows:
             yield Fact(stage="pack", verdict="placed", reason=line.label, value=len(rows), detail={"rows": rows[:20]})

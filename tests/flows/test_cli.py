@@ -152,6 +152,26 @@ def test_plan_and_dry_run_say_the_same(call: Call, recipe_path: Path, first: Run
     }  # fmt: skip
 
 
+def test_plan_shows_what_weights_draw_and_how_often(call: Call, recipe_path: Path, first: RunRecord) -> None:
+    """Epochs from the sizes of mix, with a warning; buckets of a source are packed apart once mix has made them."""
+    status, out, _ = call("plan", str(recipe_path), "--set", "train.phases.0.tokens=3000000")
+    assert status == 0
+    assert "epochs so far" in out
+    assert "above train.max_epochs 4" in out
+    lines = json.loads(call("plan", str(recipe_path), "--json")[1])
+    [train] = [line for line in lines if line["stage"] == "train"]
+    assert {line["source"]: line["share"] for line in train["mixture"]} == {"code": 1365 / 4096, "web": 2731 / 4096}
+    assert all(line["epochs"] > 0 and line["is_estimate"] for line in train["mixture"])
+    values = json.loads(recipe_path.read_text())
+    values["mix"]["by_source"] = {"web": {"buckets": {"signal": "num_words", "edges": [200]}}}
+    values["train"]["phases"][0]["weights"] = {"web/0": 1, "web/1": 3, "code": 1}
+    recipe_path.write_text(json.dumps(values))
+    lines = json.loads(call("plan", str(recipe_path), "--json")[1])
+    labels = [line["label"] for line in lines if line["stage"] == "pack" and "train" in line["label"]]
+    assert labels == ["pack code train 64", "pack web/0 train 64", "pack web/1 train 64"]
+    assert next(line for line in lines if line["stage"] == "mix")["verdict"] == "run"
+
+
 def test_looking_at_a_run(call: Call, first: RunRecord, root: str) -> None:
     status, out, _ = call("runs")
     assert status == 0

@@ -8,9 +8,11 @@ from pydantic import ValidationError
 
 from tasks.dataset import Workspace
 from tasks.documents import document_id
+from tasks.errors import ConfigError, DataError
 from tasks.manifest import Manifest
 from tasks.mixture import MixConfig, split_documents
 from tasks.parts import read_part
+from tasks.signals import SignalsConfig, measure_signals
 from tasks.splits import split_of
 from tests.conftest import MakeDocuments
 
@@ -37,6 +39,7 @@ def test_every_document_has_one_row_in_order_with_its_bytes(
         {
             "doc_id": (doc_id := document_id(source, f"file#{n}")),
             "split": split_of(doc_id, 0.3),
+            "sub_source": source,
             "text_bytes": len(text.encode()),
         }
         for source, texts in TEXTS.items()
@@ -61,7 +64,8 @@ def test_the_size_table_counts_documents_bytes_and_estimated_tokens(
                 "bytes": sum(own),
                 "estimated_tokens": round(sum(own) / bytes_per_token),
             }
-    assert sum(map(sum, mix.extra["part_bytes"])) == sum(row["text_bytes"] for row in rows)
+    held = [sizes for part in mix.extra["part_bytes"] for sizes in part.values()]
+    assert sum(map(sum, held)) == sum(row["text_bytes"] for row in rows)
     assert len(mix.extra["part_bytes"]) == len(mix.parts)
 
 
@@ -101,6 +105,66 @@ def test_a_second_call_finds_it_and_a_lost_part_is_made_again_alike(
     workspace.storage.delete(first.parts[2].path)
     again = split_documents(documents, into=workspace, config=CONFIG)
     assert (again.digest, again.parts, files_of(workspace, "mix")) == (first.digest, first.parts, files)
+
+
+BUCKETS = {"signal": "num_words", "edges": [3, 6]}
+WORDS = [" ".join(["word"] * n) for n in (1, 2, 3, 5, 6, 9, 30)] + ["ภาษาไทย" * 20]  # Thai has no words to count
+
+
+def test_buckets_divide_a_source_by_a_signal(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    """A value equal to an edge lies above it; an unmeasured one has a bucket of its own; the split stays as it was."""
+    documents = make_documents({"web": WORDS, "code": WORDS})
+    signals = measure_signals(documents, into=workspace, config=SignalsConfig(min_line_words=0))
+    config = MixConfig.model_validate({"held_out_ratio": 0.3, "by_source": {"web": {"buckets": BUCKETS}}})
+    mix = split_documents(documents, signals, into=workspace, config=config)
+    rows = rows_of(workspace, mix)
+    numbers = ["0", "0", "1", "1", "2", "2", "2", "unmeasured"]
+    assert [row["sub_source"] for row in rows] == [f"web/{name}" for name in numbers] + ["code"] * 8
+    plain = split_documents(documents, into=workspace, config=MixConfig(held_out_ratio=0.3))
+    assert [row["split"] for row in rows] == [row["split"] for row in rows_of(workspace, plain)]
+    assert list(mix.extra["sizes"]) == ["code", "web/0", "web/1", "web/2", "web/unmeasured"]
+    documents_of = {name: sum(s["documents"] for s in splits.values()) for name, splits in mix.extra["sizes"].items()}
+    assert documents_of == {"code": 8, "web/0": 2, "web/1": 2, "web/2": 3, "web/unmeasured": 1}
+    assert [part.key for part in mix.parts_of("code")] == [part.key for part in plain.parts_of("code")]
+
+
+def test_buckets_need_signals_of_these_documents(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    config = MixConfig.model_validate({"buckets": BUCKETS})
+    documents = make_documents(WORDS, parts=2)
+    with pytest.raises(ConfigError, match=r"mix\.buckets: the documents have no signals"):
+        split_documents(documents, into=workspace, config=config)
+    others = make_documents(WORDS[:-1], parts=2)
+    for wrong, message in ((others, "has no signals: they were"), (make_documents(WORDS, parts=1), "other parts")):
+        signals = measure_signals(wrong, into=workspace, config=SignalsConfig())
+        with pytest.raises(DataError, match=message):
+            split_documents(documents, signals, into=workspace, config=config)
+
+
+def test_documents_that_later_stages_dropped_need_no_bucket(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    """Signals are joined by doc_id, not by place: every other document is gone since they were measured."""
+    measured = make_documents(WORDS, parts=1)
+    signals = measure_signals(measured, into=workspace, config=SignalsConfig(min_line_words=0))
+    refs = [f"file#{n}" for n in range(0, 8, 2)]
+    kept = make_documents(WORDS[::2], parts=1, raw_ref=refs)
+    mix = split_documents(kept, signals, into=workspace, config=MixConfig.model_validate({"buckets": BUCKETS}))
+    assert [row["sub_source"] for row in rows_of(workspace, mix)] == ["web/0", "web/1", "web/2", "web/2"]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "message"),
+    [
+        ({"signal": "num_wrods", "edges": [1]}, "no signal num_wrods that is a number; did you mean num_words"),
+        ({"signal": "language", "edges": [1]}, "that is a number"),
+        ({"signal": "num_words", "edges": []}, "at least 1"),
+        ({"signal": "num_words", "edges": [3, 3]}, "must rise"),
+        ({"signal": "num_words", "edges": [3, float("inf")]}, "finite"),
+    ],
+)
+def test_wrong_buckets_are_refused(buckets: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        MixConfig.model_validate({"buckets": buckets})
 
 
 @pytest.mark.parametrize(

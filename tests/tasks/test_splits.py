@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tasks.dataset import Workspace
 from tasks.errors import DataError
 from tasks.mixture import MixConfig, split_documents
-from tasks.splits import paired_parts, read_split, sample_rate, split_of
+from tasks.signals import SignalsConfig, measure_signals
+from tasks.splits import SPLITS, paired_parts, read_split, sample_rate, split_of, whole_source
 from tests.conftest import MakeDocuments
 
 TEXTS = [f"text number {n}" for n in range(12)]
@@ -51,6 +52,30 @@ def test_reading_both_splits_gives_every_document_once(workspace: Workspace, mak
                 assert {split_of(doc_id, 0.5) for doc_id in table["doc_id"].to_pylist()} == {split}
                 read += table["text"].to_pylist()
     assert sorted(read) == sorted(TEXTS)
+
+
+def test_sub_sources_are_read_apart_and_are_everything_together(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    documents = make_documents({"web": [" ".join("a" * n) for n in range(1, 13)], "code": ["x y z"]})
+    signals = measure_signals(documents, into=workspace, config=SignalsConfig(min_line_words=0))
+    buckets = {"signal": "num_words", "edges": [5, 9]}
+    config = MixConfig.model_validate({"held_out_ratio": 0.5, "by_source": {"web": {"buckets": buckets}}})
+    mix = split_documents(documents, signals, into=workspace, config=config)
+    texts: dict[str, list[str]] = {}
+    for name in mix.extra["sizes"]:
+        for split in SPLITS:
+            for part, rows, sizes in paired_parts(documents, mix, name):
+                found = [
+                    text for table in read_split(workspace.storage, part, rows, split, name)
+                    for text in table["text"].to_pylist()
+                ]  # fmt: skip
+                assert sum(len(text) for text in found) == sizes[split]
+                texts.setdefault(name, []).extend(found)
+    words = {name: sorted(len(text.split()) for text in own) for name, own in texts.items()}
+    assert words == {"code": [3], "web/0": [1, 2, 3, 4], "web/1": [5, 6, 7, 8], "web/2": [9, 10, 11, 12],
+                     "web/unmeasured": []}  # fmt: skip
+    assert whole_source("web/unmeasured") == "web" == whole_source("web")
 
 
 def test_parts_that_name_other_documents_are_refused(workspace: Workspace, make_documents: MakeDocuments) -> None:

@@ -1,0 +1,73 @@
+"""Epochs before training: what weights draw, beside estimated or packed tokens, over phases that follow each other."""
+
+from typing import Any
+
+import pytest
+
+from tasks.epochs import mixture_lines
+from tasks.recipe import Recipe
+
+
+def recipe(*phases: dict[str, Any], **train: Any) -> Recipe:
+    usual = {
+        "tokens": 64_000, "sequence_length": 64, "batch": 10, "schedule": {"lr": 1e-3},
+        "weights": {"web/0": 1, "web/1": 2, "code": 1},
+    }  # fmt: skip
+    buckets = {"signal": "num_words", "edges": [100]}
+    return Recipe.parse(
+        {
+            "name": "tiny", "ingest": {"sources": {"web": {"base": "/x"}, "code": {"base": "/y"}}},
+            "mix": {"by_source": {"web": {"buckets": buckets}}}, "vocabulary": {"size": 300}, "model": {"size": "tiny"},
+            "train": train | {"phases": [usual | phase for phase in phases]},
+        }
+    )  # fmt: skip
+
+
+ESTIMATED = {"web/0": 16_000, "web/1": 4_000, "code": 160_000, "web/unmeasured": 0}
+
+
+def test_a_source_is_read_as_often_as_its_weight_draws_from_what_there_is() -> None:
+    lines = mixture_lines(recipe({"name": "main"}), {}, ESTIMATED)
+    assert [(line.source, line.share, line.tokens, line.epochs) for line in lines] == [
+        ("code", 0.25, 16_000, 0.1), ("web/0", 0.25, 16_000, 1.0), ("web/1", 0.5, 32_000, 8.0),
+    ]  # fmt: skip
+    assert [line.warning for line in lines] == ["", "", "above train.max_epochs 4: training will refuse"]
+    assert all(line.is_estimate for line in lines)
+
+
+def test_above_four_epochs_is_a_warning_where_the_recipe_allows_it() -> None:
+    lines = mixture_lines(recipe({"name": "main"}, max_epochs=10), {}, ESTIMATED)
+    assert [line.warning for line in lines] == ["", "", "above 4: repeats gain little"]
+
+
+def test_packed_tokens_count_where_there_are_some() -> None:
+    [code, _, web] = mixture_lines(recipe({"name": "main"}), {("web/1", 64, 0): 32_000}, ESTIMATED)
+    assert (web.available, web.epochs, web.is_estimate) == (32_000, 1.0, False)
+    assert code.is_estimate
+
+
+def test_phases_that_follow_add_up_and_other_lengths_are_other_packs() -> None:
+    phases = (
+        {"name": "main"}, {"name": "more", "weights": {"code": 1}},
+        {"name": "long", "sequence_length": 128, "weights": {"code": 1}},
+        {"name": "fork", "after": "main", "weights": {"web/0": 1}},
+    )  # fmt: skip
+    lines = {(line.phase, line.source): line for line in mixture_lines(recipe(*phases), {}, ESTIMATED)}
+    assert lines["more", "code"].tokens == 64_000
+    assert lines["more", "code"].epochs == 0.5
+    assert lines["long", "code"].epochs == pytest.approx(0.4, abs=0.01)
+    assert lines["fork", "web/0"].epochs == 5.0
+
+
+def test_what_is_not_known_yet_is_said() -> None:
+    lines = mixture_lines(
+        recipe({"name": "main", "weights": {"web/unmeasured": 1, "code": 1}}), {}, {"web/unmeasured": 0}
+    )
+    assert [(line.available, line.epochs, line.warning) for line in lines] == [
+        (None, None, ""), (0, None, "no text to train on"),
+    ]  # fmt: skip
+
+
+def test_the_last_batch_is_whole() -> None:
+    lines = mixture_lines(recipe({"name": "main", "tokens": 64_001}), {}, ESTIMATED)
+    assert sum(line.tokens for line in lines) == 64_000 + 10 * 64
