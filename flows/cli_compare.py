@@ -1,11 +1,12 @@
-"""The commands that set one thing beside another: whatif. They start nothing and write nothing."""
+"""The commands that set one thing beside another: whatif, compare. They start nothing and write nothing."""
 
 from typing import Annotated
 
 import typer
 
 from flows.cli_options import AsJson, Overrides, Root, RunName
-from flows.display import compared, say, say_json, say_table
+from flows.display import MEGABYTE, compared, say, say_json, say_table
+from tasks.compare import compare_runs
 from tasks.runs import find_record
 from tasks.storage import Storage
 from tasks.whatif import DEFAULT_SAMPLES, WhatIf, what_if
@@ -14,6 +15,7 @@ from tasks.whatif import DEFAULT_SAMPLES, WhatIf, what_if
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command()(whatif)
+    app.command()(compare)
 
 
 def whatif(
@@ -47,6 +49,49 @@ def whatif(
             facts = compared(document.value, document.threshold)
             say(f"--- {title}: {document.doc_id} {document.reason} {facts}".rstrip())
             say(document.text + "\n")
+
+
+def compare(
+    one: RunName,
+    other: Annotated[str, typer.Argument(metavar="RUN", help="The run to compare it with.")],
+    root: Root = "./lake",
+    as_json: AsJson = False,
+) -> None:
+    """Set two runs side by side: settings that differ, documents by stage and source, reasons, weights and epochs."""
+    storage = Storage(root)
+    compared_runs = compare_runs(storage, *(find_record(storage, name) for name in (one, other)))
+    if as_json:
+        say_json(compared_runs.model_dump(mode="json"))
+        return
+    first, second = compared_runs.runs
+    say(f"first: {first}\nsecond: {second}\n")
+    say_table(("setting", "first", "second"), [(s.key, *map(str, s.values)) for s in compared_runs.settings])
+    say()
+    say_table(
+        ("stage", "source", "documents first", "second", "MB first", "second", "tokens first", "second"),
+        [
+            (row.stage, row.source, *_both(row.documents), *_both(row.bytes, MEGABYTE), *_both(row.tokens))
+            for row in compared_runs.funnel
+        ],
+    )
+    say()
+    different = [row for row in compared_runs.reasons if row.documents[0] != row.documents[1]]
+    reasons = [(row.stage, row.source, row.reason, *_both(row.documents)) for row in different]
+    say_table(("stage", "source", "reason (where counts differ)", "first", "second"), reasons)
+    say()
+    mixture = [
+        (row.phase, row.source, *_both(row.share), *_both(row.tokens), *_both(row.epochs))
+        for row in compared_runs.mixture
+    ]
+    names = ("phase", "source", "share first", "second", "tokens first", "second", "epochs first", "second")
+    say_table(names, mixture)
+
+
+def _both(pair: tuple[float | None, float | None], unit: float = 1) -> tuple[str, str]:
+    """Two figures for a table."""
+    figures = (value if value is None or unit == 1 else value / unit for value in pair)
+    one, other = ("-" if figure is None else f"{round(figure, 3):,}" for figure in figures)
+    return one, other
 
 
 def _say_sources(answer: WhatIf) -> None:

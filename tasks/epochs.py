@@ -14,6 +14,7 @@ from model.order import BLOCK_SLOTS, slots_of
 from model.schedule import rows_of_phase
 from tasks.manifest import load_manifest
 from tasks.recipe import Recipe
+from tasks.runs import RunRecord
 from tasks.storage import Storage
 
 MANY_EPOCHS = 4.0
@@ -31,6 +32,12 @@ class MixtureLine(BaseModel, frozen=True):
     is_estimate: bool
     epochs: float | None
     warning: str
+
+
+def mixture_of_run(storage: Storage, record: RunRecord) -> list[MixtureLine]:
+    """The mixture of a run; nothing before mix ran."""
+    datasets = [(line.stage, line.reference) for line in record.datasets if line.stage in ("mix", "pack")]
+    return mixture_of(storage, Recipe.parse(record.recipe), datasets) if datasets else []
 
 
 def mixture_of(storage: Storage, recipe: Recipe, datasets: Iterable[tuple[str, str | None]]) -> list[MixtureLine]:

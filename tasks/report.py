@@ -21,11 +21,10 @@ from pydantic import BaseModel
 
 from tasks.charts import Bar, Series, bar_chart, data_url, line_chart, short_number
 from tasks.config import for_source
-from tasks.epochs import MixtureLine, mixture_of
+from tasks.epochs import mixture_of_run
 from tasks.funnel import FunnelRow, funnel
 from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import load_manifest
-from tasks.recipe import Recipe
 from tasks.redact import RedactConfig, redact_text
 from tasks.runs import RunRecord
 from tasks.samples import Sample, sample_stage
@@ -60,7 +59,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         personal_data=(_extra(storage, record, "redact") or {}).get("personal_data", {}),
         evaluation_sets=(_extra(storage, record, "decontaminate") or {}).get("evaluation_sets", {}),
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
-        mixture=read_mixture(storage, record),
+        mixture=mixture_of_run(storage, record),
         loss_picture=Markup(loss_chart(read_training(storage, record))),
         losses=read_losses(storage, record),
         vocabulary=_extra(storage, record, "vocabulary"),
@@ -98,12 +97,6 @@ def read_training(storage: Storage, record: RunRecord) -> pa.Table | None:
             with storage.open_input(key) as file:
                 tables.append(pq.read_table(file, use_threads=False))
     return pa.concat_tables(tables, promote_options="default") if tables else None
-
-
-def read_mixture(storage: Storage, record: RunRecord) -> list[MixtureLine]:
-    """What every phase draws from each sub-source; nothing before mix ran."""
-    datasets = [(line.stage, line.reference) for line in record.datasets if line.stage in ("mix", "pack")]
-    return mixture_of(storage, Recipe.parse(record.recipe), datasets) if datasets else []
 
 
 def read_losses(storage: Storage, record: RunRecord) -> Losses | None:

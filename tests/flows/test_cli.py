@@ -33,7 +33,7 @@ COMMANDS = [
     "report",
     "generate",
     "doctor",
-    "whatif",
+    *("whatif", "compare"),
 ]
 
 
@@ -220,6 +220,20 @@ def test_what_other_rules_would_keep(call: Call, first: RunRecord) -> None:
     assert out.count("just dropped") == 1
     assert "never fires in web" in out
     assert call("whatif", "latest", "--set", "select.rules.long=num_wrods > 2")[0] == 2
+
+
+def test_two_runs_are_set_side_by_side(call: Call, first: RunRecord, root: str) -> None:
+    other = first.model_copy(deep=True, update={"run_id": "20990101-000000-abcd"})
+    other.recipe["select"]["gopher_quality"]["min_words"] = 77.0
+    other.save(Storage(root))
+    status, out, _ = call("compare", first.run_id, "latest")
+    assert status == 0
+    assert "select.gopher_quality.min_words" in out
+    compared = json.loads(call("compare", first.run_id, "latest", "--json")[1])
+    assert compared["settings"] == [{"key": "select.gopher_quality.min_words", "values": [50.0, 77.0]}]
+    assert all(row["documents"][0] == row["documents"][1] for row in compared["funnel"])
+    assert {row["source"] for row in compared["mixture"]} == {"code", "web"}
+    assert call("compare", "latest", "nobody")[0] == 2
 
 
 def test_the_story_of_a_document_and_samples(call: Call, first: RunRecord) -> None:
