@@ -38,7 +38,7 @@ TABLE_CODES = 0x110000
 CHECKED = (range(0x32400), range(0xE0000, 0xE0200))  # where Unicode has assigned characters; private use has no flags
 
 
-def _codes(ranges: str) -> Iterator[range]:
+def codes_of(ranges: str) -> Iterator[range]:
     for item in ranges.split():
         first, _, last = item.partition("-")
         yield range(int(first, 16), int(last or first, 16) + 1)
@@ -64,7 +64,7 @@ def character_table() -> NDArray[np.uint8]:
         (WIDE_TERMINALS, UNSPACED),
         (UNENDED_SCRIPTS, UNENDED),
     ):
-        for codes in _codes(ranges):
+        for codes in codes_of(ranges):
             table[codes.start : codes.stop] |= flag
     table.setflags(write=False)
     return table
