@@ -4,14 +4,15 @@ Reads documents; writes SIGNAL_SCHEMA (tasks/signal_table.py says what each colu
 first, and everything is measured on the text as they leave it; `cut_spans` holds what they cut, as byte offsets into
 the text as it came, for select to apply. Definitions follow datatrove's FineWeb chain where papers are ambiguous
 (Gopher arXiv 2112.11446, C4 arXiv 1910.10683, FineWeb arXiv 2406.17557); where ours differ, and why:
-- a word is a run of characters without the punctuation at its ends (datatrove: spaCy tokens, punctuation included);
+- a word is a run of characters without the punctuation at its ends; `words: datatrove` takes the tokens of spaCy's
+  English tokenizer, punctuation marks included, as datatrove does (tasks/kernels/english.py);
 - blank lines are no lines, so a text with gaps is not repetitive; newlines in a row count once;
 - a citation mark needs a number: `[]` stays (it is code).
 
     "The cat sat.\\n\\nThe cat sat." -> num_words 6, duplicate_line_ratio 0.5, newline_ratio 1/6
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +23,16 @@ from pydantic import BaseModel, Field, JsonValue, field_validator, model_validat
 from tasks.classifier_models import NO_MODELS, Models, load_models, model_files
 from tasks.config import check_by_source, for_source
 from tasks.dataset import Workspace
-from tasks.kernels.buffers import Bytes, Offsets, text_buffers
+from tasks.kernels.buffers import Bytes, Offsets, text_array, text_buffers
 from tasks.kernels.cuts import CUTS, apply_cuts, find_cuts, line_rules
+from tasks.kernels.english import TOKEN_COUNTS, english_tokens
+from tasks.kernels.english_tables import english_tables
 from tasks.kernels.repetition import DUPLICATE_NS, TOP_NS, count_duplicates, count_ngrams
 from tasks.kernels.scan import COUNTS, Items, scan_tables, scan_texts
 from tasks.languages import UNDETERMINED, identify_languages
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
-from tasks.signal_table import SIGNAL_SCHEMA, SIGNALS
+from tasks.signal_table import GOPHER, SIGNAL_SCHEMA, SIGNALS, TABLE_A1
 
 RESULT_PACKAGES = ("numba", "pyarrow")
 UNSPACED_LIMIT = 0.2  # above this share, words between spaces say nothing about the text
@@ -38,6 +41,7 @@ POLICY_PHRASES = (
 )  # fmt: skip
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 Column = NDArray[np.int64] | NDArray[np.float64]
+Measured = tuple[dict[str, Column], dict[str, NDArray[np.bool_]]]  # signals, and where they are not applied
 
 
 class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
@@ -53,6 +57,13 @@ class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
     cut_citations: bool = Field(default=True, description="cut [12], [edit] and [citation needed]")
     stop_words: Annotated[tuple[str, ...], Field(max_length=62)] = Field(
         default=STOP_WORDS, description="words that running text has, case counts"
+    )
+    words: Literal["basemill", "datatrove"] = Field(
+        default="basemill",
+        description="basemill: a run without punctuation at its ends; datatrove: a token of spaCy's English tokenizer",
+    )
+    gopher_before_cuts: bool = Field(
+        default=False, description="measure Gopher's signals on the text before the line rules cut it, as FineWeb did"
     )
     short_line_chars: int = Field(default=30, ge=0, description="longest line that counts as short, in characters")
     by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")
@@ -110,11 +121,13 @@ def measure(
     texts: pa.ChunkedArray | pa.Array, config: SignalsConfig, models: Models = NO_MODELS
 ) -> dict[str, pa.Array]:
     """All signals of a column of texts."""
-    data, offsets = text_buffers(texts)
-    span_offsets, spans, cuts = find_cuts(data, offsets, rules_of(config))
-    if len(spans):
-        data, offsets = apply_cuts(data, offsets, span_offsets, spans)
+    whole = text_buffers(texts)
+    span_offsets, spans, cuts = find_cuts(*whole, rules_of(config))
+    data, offsets = apply_cuts(*whole, span_offsets, spans) if len(spans) else whole
     columns, hidden = document_signals(data, offsets, config)
+    if config.gopher_before_cuts:
+        rows = np.flatnonzero(np.diff(span_offsets))
+        _replace_gopher(columns, hidden, rows, document_signals(*_rows_of(whole, rows), config))
     columns |= {f"num_cut_{name}": cuts[:, index] for index, name in enumerate(CUTS)}
     language, score = identify_languages(data, offsets)
     is_visible = columns["num_visible_chars"] > 0  # the model has an opinion about zero-width characters too
@@ -129,18 +142,35 @@ def measure(
     return arrays | {"language": language, "cut_spans": cut_spans} | models.score(data, offsets)
 
 
-def document_signals(
-    data: Bytes, offsets: Offsets, config: SignalsConfig
-) -> tuple[dict[str, Column], dict[str, NDArray[np.bool_]]]:
+def document_signals(data: Bytes, offsets: Offsets, config: SignalsConfig) -> Measured:
     """Signals of texts as they are, and per signal the texts to which it does not apply."""
     tables = scan_tables(config.stop_words, config.short_line_chars)
     counts, words, lines, paragraphs = scan_texts(data, offsets, tables)
     count = dict(zip(COUNTS, counts.T, strict=True))
-    columns = _quality_signals(count) | _repetition_signals(count, words, lines, paragraphs)
+    if config.words == "datatrove":
+        counts, words = english_tokens(data, offsets, english_tables())
+        count |= dict(zip(TOKEN_COUNTS, counts.T, strict=True))
+    columns = _quality_signals(count, config) | _repetition_signals(count, words, lines, paragraphs)
     has_no_spaces = columns["unspaced_ratio"] > UNSPACED_LIMIT
     has_no_ends = ratio(count["unended_letters"], count["letters"]) > UNSPACED_LIMIT
     hidden = {signal.name: has_no_spaces for signal in SIGNALS if signal.of_words}
     return columns, hidden | {signal.name: has_no_ends for signal in SIGNALS if signal.of_ends}
+
+
+def _rows_of(buffers: tuple[Bytes, Offsets], rows: NDArray[np.int64]) -> tuple[Bytes, Offsets]:
+    return text_buffers(text_array(*buffers).take(pa.array(rows)))
+
+
+def _replace_gopher(
+    columns: dict[str, Column], hidden: dict[str, NDArray[np.bool_]], rows: NDArray[np.int64], whole: Measured
+) -> None:
+    """Gopher's signals of these rows from `whole`, what the same texts measure before they are cut."""
+    for signal in SIGNALS:
+        if signal.source in (GOPHER, TABLE_A1):
+            columns[signal.name][rows] = whole[0][signal.name]
+            if signal.name in hidden:
+                hidden[signal.name] = hidden[signal.name].copy()  # signals share a mask
+                hidden[signal.name][rows] = whole[1][signal.name]
 
 
 def ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -160,8 +190,9 @@ def rules_of(config: SignalsConfig) -> tuple[Bytes, Bytes, Offsets, Bytes, NDArr
     return line_rules(limits, config.cut_phrases)
 
 
-def _quality_signals(count: dict[str, NDArray[np.int64]]) -> dict[str, Column]:
+def _quality_signals(count: dict[str, NDArray[np.int64]], config: SignalsConfig) -> dict[str, Column]:
     words, lines, runs = count["words"], count["lines"], count["words"] + count["symbols"]
+    per_newline = words if config.words == "basemill" else runs  # datatrove counts its punctuation tokens here too
     return {
         "num_chars": count["chars"],
         "num_visible_chars": count["letters"] + count["symbol_chars"],
@@ -179,7 +210,7 @@ def _quality_signals(count: dict[str, NDArray[np.int64]]) -> dict[str, Column]:
         "num_lorem_ipsums": count["lorem_ipsums"],
         "ended_line_ratio": ratio(count["ended_lines"], lines),
         "short_line_ratio": ratio(count["short_lines"], lines),
-        "newline_ratio": ratio(np.maximum(lines - 1, 0), words),
+        "newline_ratio": ratio(np.maximum(lines - 1, 0), per_newline),
     }
 
 

@@ -39,6 +39,7 @@ CHECKED = (range(0x32400), range(0xE0000, 0xE0200))  # where Unicode has assigne
 
 
 def codes_of(ranges: str) -> Iterator[range]:
+    """The code points of ranges in hexadecimal, as Unicode's files write them: "3002 FE15-FE16"."""
     for item in ranges.split():
         first, _, last = item.partition("-")
         yield range(int(first, 16), int(last or first, 16) + 1)

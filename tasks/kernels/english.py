@@ -3,53 +3,42 @@
 A run (characters without white space) is a special word ("don't" -> do, n't), or loses prefixes and suffixes one by one
 until it is one or nothing is left to cut; what remains is a web address, or is cut at its infixes ("well-known" ->
 well, -, known). Special words that the cuts have parted ("Mr" and ".") come together again. Every step is spaCy's
-(tokenizer.pyx); not followed are addresses that are numbers (203.0.113.7/x). Most runs are letters and at most one mark:
-those are read by a short loop. Nothing is read more often than a bounded number of times.
+(tokenizer.pyx), but for addresses that are numbers (203.0.113.7/x). Most runs are letters and at most one mark: a short
+loop reads those. Nothing is read more often than a bounded number of times.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Bytes, Int, Offsets, frozen, inner, kernel
-from tasks.kernels.english_tables import (
-    ALPHABETIC,
-    CURRENCIES,
-    CUT,
-    DIGIT,
-    DOTTED,
-    INFIX,
-    LOWER,
-    MAX_SPECIAL_CHARS,
-    PREFIX,
-    QUOTE,
-    SPACE,
-    SUFFIX,
-    SYMBOL,
-    UNITS,
-    UPPER,
-    WORD,
-    english_characters,
-    special_words,
-)
-from tasks.kernels.scan import BASIS, MAX_ITEMS, MIX, PRIME, Items, word_hash
+from tasks.kernels.buffers import Bytes, Int, Offsets, inner, kernel
+from tasks.kernels.characters import ALPHABETIC, SPACE
+from tasks.kernels.scan import BASIS, MAX_ITEMS, MIX, PRIME, Items
 
-TOKEN_COUNTS = ("words", "word_chars", "symbols", "alphabetic_runs", "stop_words")  # as scan.COUNTS calls them
-WORDS, WORD_CHARS, SYMBOLS, ALPHABETIC_TOKENS, STOP_WORDS = range(5)
+TOKEN_COUNTS = ("words", "word_chars", "symbols", "alphabetic_runs")  # as scan.COUNTS calls them
+WORDS, WORD_CHARS, SYMBOLS, ALPHABETIC_TOKENS = range(4)
+LOWER, UPPER, LETTERS, DIGIT = (
+    4,
+    8,
+    12,
+    16,
+)  # beside SPACE and ALPHABETIC of characters.py; a letter without cases is both
+# of datatrove's PUNCTUATION_SET (only such: no word); before a full stop that is cut off; quote; in an address's scheme
+SYMBOL, DOTTED, QUOTE, WORD = 32, 512, 1024, 2048
+PREFIX, SUFFIX, INFIX = 64, 128, 256  # cut off at the beginning, at the end, in the middle of a run
 LETTER, MARK, BLANK = 1, 2, 3  # what an ASCII byte is in the short loop
-LETTERS = LOWER | UPPER
 LENGTH_BITS = 4  # a special word's token lengths, packed
-PLUS, HYPHEN, DOT, SLASH, COLON, AT = ord("+"), ord("-"), ord("."), ord("/"), ord(":"), ord("@")
-APOSTROPHES, DASHES = (ord("'"), ord("’")), (ord("–"), ord("—"))
-MAX_LABEL, MAX_DOMAIN, MAX_PORT = 64, 63, 5  # longest part, last part and port of an address
-MAX_UNIT_CHARS = 4
 SPECIAL_MASK = np.uint64((1 << 14) - 1)  # a table of 16 kB stays in the first cache
+MAX_SPECIAL_CHARS = 12
+DOLLAR, PLUS, HYPHEN, DOT, SLASH, COLON, AT = (ord(char) for char in "$+-./:@")
+APOSTROPHES, DASHES = (ord("'"), ord("’")), (ord("–"), ord("—"))
+MAX_LABEL, MAX_DOMAIN, MAX_PORT, MAX_UNIT_CHARS = 64, 63, 5, 4  # part, last part and port of an address; 5km/h
 SEEN_BITS = 16  # 2^16 places for runs met before, 1 MB: nine of ten runs in English prose that are no plain word
 
-Codes = NDArray[np.int32]
 Flags = NDArray[np.uint16]
 Special = tuple[NDArray[np.uint64], NDArray[np.int64]]  # hashes at the place of their low bits, packed lengths
-# characters; ASCII bytes, and which low bits a special word's hash can have; special words and units; stop words
-Tables = tuple[Flags, tuple[Bytes, Bytes], Special, Special]
+# characters; ASCII bytes, and which low bits a special word's hash can have; special words and units
+Tables = tuple[Flags, tuple[Bytes, Bytes], Special]
+Codes = NDArray[np.int32]
 Sink = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int64]]  # hashes, characters, [next place, last]
 # where tokens go; characters of a run and two arrays of places in it; runs met before: hash and packed token lengths
 Out = tuple[Sink, tuple[Codes, Codes, Codes], tuple[NDArray[np.uint64], NDArray[np.uint64]]]
@@ -61,33 +50,20 @@ def english_tokens(data: Bytes, offsets: Offsets, tables: Tables) -> tuple[NDArr
     num_docs = len(offsets) - 1
     size = offsets[num_docs] - offsets[0]
     sink = np.empty(size, np.uint64), np.empty(size, np.int32), np.zeros(2, np.int64)  # untouched pages cost nothing
-    longest = _longest_run(data, offsets[0], offsets[num_docs])
-    work = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
+    work = np.empty(size, np.int32), np.empty(size + 1, np.int32), np.empty(size, np.int32)
     seen = np.zeros(1 << SEEN_BITS, np.uint64), np.zeros(1 << SEEN_BITS, np.uint64)
     counts, ends = np.zeros((num_docs, len(TOKEN_COUNTS)), np.int64), np.zeros(num_docs + 1, np.int64)
     for doc in range(num_docs):
-        first = sink[2][0]
-        sink[2][1] = first + MAX_ITEMS
+        sink[2][1] = sink[2][0] + MAX_ITEMS
         _read_text(data, offsets[doc], offsets[doc + 1], tables, counts[doc], (sink, work, seen))
-        counts[doc, STOP_WORDS] = _distinct(sink[0][first : sink[2][0]], tables[3])
         ends[doc + 1] = sink[2][0]
     return counts, (sink[0][: sink[2][0]], sink[1][: sink[2][0]], ends)
 
 
 @inner
-def _longest_run(data: Bytes, start: Int, end: Int) -> Int:
-    longest, first = start - start, start
-    for i in range(start, end):
-        if data[i] <= 32:
-            longest = max(longest, i - first)
-            first = i + 1
-    return max(longest, end - first)
-
-
-@inner
 def _read_text(data: Bytes, i: Int, end: Int, tables: Tables, counts: NDArray[np.int64], out: Out) -> None:
     """Put the tokens of a text away. The loop calls nothing for a run of letters, with or without a mark behind it."""
-    _, (plain, maybe_special), special, _ = tables
+    _, (plain, maybe_special), special = tables
     hashes, lengths, cursor = out[0]
     while i < end:
         digest, stop = BASIS, i
@@ -119,7 +95,7 @@ def _read_text(data: Bytes, i: Int, end: Int, tables: Tables, counts: NDArray[np
 @inner
 def _read_run(data: Bytes, i: Int, end: Int, tables: Tables, counts: NDArray[np.int64], out: Out) -> Int:
     """Put the run at i away, or pass over a blank; returns where to go on."""
-    flags, _, special, _ = tables
+    flags, _, special = tables
     sink, (codes, starts, tail), (keys, lengths_of) = out
     used, stop, digest = _decode_run(data, i, end, flags, codes)
     place = np.int64((digest * MIX) >> np.uint64(64 - SEEN_BITS))
@@ -131,7 +107,7 @@ def _read_run(data: Bytes, i: Int, end: Int, tables: Tables, counts: NDArray[np.
                 _put(codes, starts[k], starts[k + 1] if k + 1 < tokens else used, flags, sink, counts)
             return stop
         keys[place], lengths_of[place] = digest, packed
-    rest, at = lengths_of[place], 0
+    rest, at = lengths_of[place], np.int64(0)
     while at < used:
         length = np.int64(rest & np.uint64(255))
         _put(codes, at, at + length, flags, sink, counts)
@@ -181,18 +157,6 @@ def _find(table: Special, key: np.uint64) -> Int:
 
 
 @inner
-def _distinct(words: NDArray[np.uint64], stop_words: Special) -> int:
-    """How many different stop words there are among these words; a stop word's value is its bit."""
-    seen = ones = 0
-    for word in words:
-        seen |= _find(stop_words, word)
-    while seen:
-        seen &= seen - 1
-        ones += 1
-    return ones
-
-
-@inner
 def _decode_run(data: Bytes, i: Int, end: Int, flags: Flags, codes: Codes) -> tuple[int, Int, np.uint64]:
     """How many characters the run at i has (left in `codes`), where it ends, its hash; a blank has 0, and is passed."""
     used, digest = 0, BASIS
@@ -235,7 +199,7 @@ def _special(codes: Codes, start: Int, end: Int, special: Special) -> Int:
 @inner
 def _split(codes: Codes, used: int, tables: Tables, starts: Codes, tail: Codes) -> int:
     """Number of tokens; leaves where each begins in `starts`."""
-    flags, _, special, _ = tables
+    flags, _, special = tables
     start, end, tokens, cut = 0, used, 0, 0
     while start < end and not _special(codes, start, end, special):
         before = _prefix(codes, start, end, flags)
@@ -275,9 +239,7 @@ def _prefix(codes: Codes, start: Int, end: Int, flags: Flags) -> Int:
         while last < end and codes[last] == DOT:
             last += 1
         return last - start
-    if following == 36 and (code == 65 or code == 67):  # A$, C$
-        return 2
-    return 3 if code == 85 and following == 83 and start + 2 < end and codes[start + 2] == 36 else 0  # US$
+    return 2 if following == DOLLAR and code in (65, 67) else 0  # A$, C$
 
 
 @inner
@@ -291,10 +253,8 @@ def _suffix(codes: Codes, start: Int, end: Int, flags: Flags, special: Special) 
     before = codes[end - 2] if end - 2 >= start else 0
     if (code == 115 or code == 83) and before in APOSTROPHES:
         return 2
-    if flags[code] & SUFFIX:
+    if flags[code] & SUFFIX or (code == PLUS and flags[before] & DIGIT):
         return 2 if code == 0x2026 and before == code else 1
-    if code == PLUS and flags[before] & DIGIT:
-        return 1
     first, digest = end - 1, BASIS
     while first > start and end - first <= MAX_UNIT_CHARS and not flags[codes[first - 1]] & DIGIT:
         first -= 1
@@ -311,22 +271,15 @@ def _dots(codes: Codes, start: Int, end: Int, flags: Flags) -> Int:
     first = end - 1
     while first > start and codes[first - 1] == DOT:
         first -= 1
-    if end - first > 1 or first == start:
-        return end - first if end - first > 1 else 0
-    if flags[codes[first - 1]] & DOTTED:
-        return 1
-    is_name = first - 2 >= start and flags[codes[first - 1]] & UPPER and flags[codes[first - 2]] & UPPER
-    return 1 if is_name else 0
+    if end - first > 1 or first == start or flags[codes[first - 1]] & DOTTED:
+        return end - first if first > start or end - first > 1 else 0
+    return 1 if first - 2 >= start and flags[codes[first - 1]] & flags[codes[first - 2]] & UPPER else 0
 
 
 @inner
-def _middle(
-    codes: Codes, start: Int, end: Int, tables: tuple[Flags, Special], starts: Codes, tokens: int
-) -> int:
+def _middle(codes: Codes, start: Int, end: Int, tables: tuple[Flags, Special], starts: Codes, tokens: int) -> int:
     """What is left between prefixes and suffixes: a special word, an address, or pieces between infixes."""
     flags, special = tables
-    if end <= start:
-        return tokens
     lengths = _special(codes, start, end, special)
     if lengths:
         while lengths:
@@ -380,31 +333,23 @@ def _infix(codes: Codes, start: Int, k: Int, end: Int, flags: Flags) -> Int:
 def _long_hyphen(codes: Codes, k: Int, end: Int, flags: Flags) -> Int:
     """Characters of two or three hyphens, or two dashes, before a letter."""
     code, last = codes[k], k + 1
-    if code != HYPHEN and code != DASHES[1]:
-        return 0
     while last < end and last - k < 3 and codes[last] == code:
         last += 1
-    is_known = last - k == 2 or last - k == 3 and code == HYPHEN
+    is_known = (code in (HYPHEN, DASHES[1]) and last - k == 2) or (code == HYPHEN and last - k == 3)
     return last - k if is_known and last < end and flags[codes[last]] & LETTERS else 0
 
 
 @inner
 def _is_address(codes: Codes, start: Int, end: Int, flags: Flags) -> bool:
     """Whether all of it is a web or mail address: its host may follow a scheme or an @."""
-    if end - start < 4:
-        return False
-    if _is_host(codes, start, end, flags):
-        return True
-    k, is_scheme = start, True
-    while k < end - 3:
-        if codes[k] == AT and k > start and _is_host(codes, k + 1, end, flags):
-            return True
-        if is_scheme and codes[k] == COLON and codes[k + 1] == SLASH and codes[k + 2] == SLASH:
-            if k - start >= 2 and _is_host(codes, k + 3, end, flags):
-                return True
+    k, is_scheme, found = start, True, _is_host(codes, start, end, flags)
+    while k < end - 3 and not found:
+        is_host_next = is_scheme and k - start >= 2 and codes[k] == COLON and codes[k + 1] == codes[k + 2] == SLASH
+        following = k + 3 if is_host_next else k + 1
+        found = (is_host_next or (codes[k] == AT and k > start)) and _is_host(codes, following, end, flags)
         is_scheme = is_scheme and (flags[codes[k]] & (WORD | DIGIT) != 0 or codes[k] in (PLUS, HYPHEN, DOT))
         k += 1
-    return False
+    return found
 
 
 @inner
@@ -418,21 +363,20 @@ def _is_host(codes: Codes, start: Int, end: Int, flags: Flags) -> bool:
                 return False
             labels += 1
             label = k + 1
-        elif not (flags[code] & DIGIT or 0xA1 <= code <= 0xFFFF or code in (HYPHEN, 95) or 65 <= code & ~32 <= 90):
+        elif not (flags[code] & DIGIT or 0xA1 <= code <= 0xFFFF or code in (HYPHEN, 95) or 65 <= code & 95 <= 90):
             return False
         k += 1
+    for i in range(label, k):
+        labels = labels if flags[codes[i]] & LOWER else 0
     if labels == 0 or not 2 <= k - label <= MAX_DOMAIN:
         return False
-    for i in range(label, k):
-        if not flags[codes[i]] & LOWER:
-            return False
-    if k < end and codes[k] == COLON:
-        first = k + 1
-        k = first
-        while k < end and flags[codes[k]] & DIGIT:
-            k += 1
-        return 2 <= k - first <= MAX_PORT and (k == end or codes[k] in (SLASH, 63, 35))
-    return True
+    if k == end or codes[k] != COLON:
+        return True
+    first = k + 1
+    k = first
+    while k < end and flags[codes[k]] & DIGIT:
+        k += 1
+    return bool(2 <= k - first <= MAX_PORT and (k == end or codes[k] in (SLASH, 63, 35)))
 
 
 @inner
@@ -452,33 +396,3 @@ def _join(codes: Codes, used: int, starts: Codes, tokens: int, special: Special)
         kept += 1
         k = last
     return kept
-
-
-def english_tables(stop_words: tuple[str, ...]) -> Tables:
-    """What `english_tokens` needs beside the text; at most 62 stop words (case counts)."""
-    plain = np.zeros(256, np.uint8)
-    plain[[*range(65, 91), *range(97, 123)]] = LETTER
-    plain[list(b',;:!?")')] = MARK
-    plain[[*range(9, 14), *range(28, 33)]] = BLANK
-    special = {word.replace(CUT, ""): _packed(word) for word in special_words()} | dict.fromkeys((*UNITS.split(), *CURRENCIES), -1)
-    stops = {word: 1 << number for number, word in enumerate(dict.fromkeys(stop_words))}
-    maybe_special = np.zeros(int(SPECIAL_MASK) + 1, np.uint8)
-    maybe_special[[word_hash(word) & int(SPECIAL_MASK) for word in special]] = 1
-    return english_characters(), (frozen(plain), frozen(maybe_special)), _table(special), _table(stops)
-
-
-def _packed(word: str) -> int:
-    return sum(len(token) << (LENGTH_BITS * place) for place, token in enumerate(word.split(CUT)))
-
-
-def _table(values: dict[str, int]) -> Special:
-    size = 64
-    while size < 4 * len(values):
-        size *= 2
-    keys, found = np.zeros(size, np.uint64), np.zeros(size, np.int64)
-    for word, value in values.items():
-        place = (word_hash(word) * int(MIX) % (1 << 64) >> 40) & (size - 1)
-        while keys[place]:
-            place = (place + 1) & (size - 1)
-        keys[place], found[place] = word_hash(word), value
-    return frozen(keys), frozen(found)

@@ -11,22 +11,39 @@ from functools import cache
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tasks.kernels.buffers import frozen
 from tasks.kernels.characters import ALPHABETIC, CHECKED, SPACE, TERMINAL, character_table, codes_of
+from tasks.kernels.english import (
+    BLANK,
+    DIGIT,
+    DOTTED,
+    INFIX,
+    LENGTH_BITS,
+    LETTER,
+    LOWER,
+    MARK,
+    PREFIX,
+    QUOTE,
+    SPECIAL_MASK,
+    SUFFIX,
+    SYMBOL,
+    UPPER,
+    WORD,
+    Flags,
+    Special,
+    Tables,
+)
+from tasks.kernels.scan import MIX, word_hash
 
-LOWER, UPPER, DIGIT = 4, 8, 16  # beside SPACE and ALPHABETIC of characters.py; a letter without cases is both
-SYMBOL = 32  # in datatrove's PUNCTUATION_SET: a token of nothing else is no word
-PREFIX, SUFFIX, INFIX = 64, 128, 256  # cut off at the beginning, at the end, in the middle of a run
-DOTTED = 512  # a full stop behind it is cut off
-QUOTE, WORD = 1024, 2048  # a word character may stand in the scheme of an address
-MAX_SPECIAL_CHARS = 11
 CUT = "¦"  # between the tokens of a special word
 
 QUOTES = "'\"”“`‘´’‚,„»«「」『』（）〔〕【】《》〈〉〈〉⟦⟧"
 PUNCTUATION = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪"
 CURRENCIES = "$£€¥฿₽﷼₴₠₡₢₣₤₥₦₧₨₩₪₫₭₮₯₰₱₲₳₵₶₷₸₹₺₻₼₾₿"
-SYMBOLS = "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"  # 1 as in datatrove
+SYMBOLS = (
+    "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"  # 1 as in datatrove
+)
 UNCASED = """
 591-5F4 620-64A 66E-6D5 6E5-6FF 750-77F 8A0-8BD 900-9FF B80-CFF D80-DFF 1100-137F 2E80-2FDF 2FF0-30FF 31C0-31EF
 3200-4DBF 4E00-9FFF AC00-D7AF F900-FAFF FB1D-FBB1 FBD3-FD3D FD50-FDC7 FDF0-FDFB FE30-FE4F FE70-FEFC 1EE00-1EEBB
@@ -44,27 +61,28 @@ ENDINGS = {  # words, with a capital too, and the endings they take, without the
     "these those": WILL + WOULD + "'re 've", "could might must should would": NOT + "'ve", "not": "'ve",
     "ca do does did had may need ought sha wo": NOT, "ai are is was were have has dare": "n't",
 }  # fmt: skip
-ORDINARY = frozenset("Ill ill Its its Hell hell Shell shell Shed shed were Were Well well Whore whore".split())
+ORDINARY = "Ill ill Its its Hell hell Shell shell Shed shed were Were Well well Whore whore"
 CURLED = """
-' '' 's 'S 'd 're 'cause 'Cause 'cos 'Cos 'coz 'Coz 'cuz 'Cuz 'bout 'em 'll 'nuff ma'am Ma'am o'clock O'clock how¦'d¦'y
-How¦'d¦'y let¦'s Let¦'s c'm¦on C'm¦on y'¦all :') :'( :'-) :'-( doin' Doin' goin' Goin' nothin' Nothin' nuthin' Nuthin' ol'
-Ol' somethin' Somethin' lovin' Lovin' havin' Havin'"""  # with ’ too
+' '' 's 'S 'd 're 'cause 'Cause 'cos 'Cos 'coz 'Coz 'cuz 'Cuz 'bout 'em 'll 'nuff ma'am Ma'am o'clock O'clock
+how¦'d¦'y How¦'d¦'y let¦'s Let¦'s c'm¦on C'm¦on y'¦all :') :'( :'-) :'-( doin' Doin' goin' Goin' nothin' Nothin'
+nuthin' Nuthin' ol' Ol' somethin' Somethin' lovin' Lovin' havin' Havin'"""  # with ’ too
 SPECIAL = """
-y¦all can¦not Can¦not gon¦na Gon¦na got¦ta Got¦ta em ll nuff and/or w/o ‘S ‘s <space> C++ ä. ö. ü. \\") \\n \\t — doin Doin
-goin Goin nothin Nothin nuthin Nuthin ol Ol somethin Somethin lovin Lovin havin Havin Mt. Ak. Ala. Apr. Ariz. Ark. Aug.
-Calif. Colo. Conn. Dec. Del. Feb. Fla. Ga. Ia. Id. Ill. Ind. Jan. Jul. Jun. Kan. Kans. Ky. La. Mar. Mass. Mich. Minn.
-Miss. N.C. N.D. N.H. N.J. N.M. N.Y. Neb. Nebr. Nev. Nov. Oct. Okla. Ore. Pa. S.C. Sep. Sept. Tenn. Va. Wash. Wis. a.m.
-Adm. Bros. co. Co. Corp. D.C. Dr. e.g. E.g. E.G. Gen. Gov. i.e. I.e. I.E. Inc. Jr. Ltd. Md. Messrs. Mo. Mont. Mr. Mrs.
-Ms. p.m. Ph.D. Prof. Rep. Rev. Sen. St. vs. v.s. :) :-) :)) :-)) :))) :-))) (: (-: =) (= :] :-] [: [-: [= =[ =] :o) (o: :}
-:-} 8) 8-) (-8 ;) ;-) (; (-; :( :-( :(( :-(( :((( :-((( ): )-: =( >:( :/ :-/ =/ =| :| :-| ]= :1 :P :-P :p :-p :O :-O :o
-:-o :0 :-0 :() >:o :* :-* :3 :-3 =3 :> :-> :X :-X :x :-x :D :-D ;D ;-D =D xD XD xDD XDD 8D 8-D ^_^ ^__^ ^___^ >.< >.> <.<
-._. ;_; -_- -__- v.v V.V v_v V_V o_o o_O O_o O_O 0_o o_0 0_0 o.O O.o O.O o.o 0.0 o.0 0.o @_@ <3 <33 <333 </3 (^_^) (-_-)
-(._.) (>_<) (*_*) (¬_¬) ಠ_ಠ ಠ︵ಠ (ಠ_ಠ) ¯\\(ツ)/¯ (╯°□°）╯︵┻━┻ ><(((*>"""
+y¦all can¦not Can¦not gon¦na Gon¦na got¦ta Got¦ta em ll nuff and/or w/o ‘S ‘s <space> C++ ä. ö. ü. \\") \\n \\t
+— doin Doin goin Goin nothin Nothin nuthin Nuthin ol Ol somethin Somethin lovin Lovin havin Havin Mt. Ak. Ala.
+Apr. Ariz. Ark. Aug. Calif. Colo. Conn. Dec. Del. Feb. Fla. Ga. Ia. Id. Ill. Ind. Jan. Jul. Jun. Kan. Kans. Ky.
+La. Mar. Mass. Mich. Minn. Miss. N.C. N.D. N.H. N.J. N.M. N.Y. Neb. Nebr. Nev. Nov. Oct. Okla. Ore. Pa. S.C.
+Sep. Sept. Tenn. Va. Wash. Wis. a.m. Adm. Bros. co. Co. Corp. D.C. Dr. e.g. E.g. E.G. Gen. Gov. i.e. I.e. I.E.
+Inc. Jr. Ltd. Md. Messrs. Mo. Mont. Mr. Mrs. Ms. p.m. Ph.D. Prof. Rep. Rev. Sen. St. vs. v.s. :) :-) :)) :-))
+:))) :-))) (: (-: =) (= :] :-] [: [-: [= =[ =] :o) (o: :} :-} 8) 8-) (-8 ;) ;-) (; (-; :( :-( :(( :-(( :(((
+:-((( ): )-: =( >:( :/ :-/ =/ =| :| :-| ]= :1 :P :-P :p :-p :O :-O :o :-o :0 :-0 :() >:o :* :-* :3 :-3 =3 :> :->
+:X :-X :x :-x :D :-D ;D ;-D =D xD XD xDD XDD 8D 8-D ^_^ ^__^ ^___^ >.< >.> <.< ._. ;_; -_- -__- v.v V.V v_v V_V
+o_o o_O O_o O_O 0_o o_0 0_0 o.O O.o O.O o.o 0.0 o.0 0.o @_@ <3 <33 <333 </3 (^_^) (-_-) (._.) (>_<) (*_*) (¬_¬)
+ಠ_ಠ ಠ︵ಠ (ಠ_ಠ) ¯\\(ツ)/¯ (╯°□°）╯︵┻━┻ ><(((*>"""
 
 
 def special_words() -> frozenset[str]:
     """All special words, their tokens separated by "¦"."""
-    return frozenset(word for word in _special_words() if word.replace(CUT, "") not in ORDINARY)
+    return frozenset(word for word in _special_words() if word.replace(CUT, "") not in ORDINARY.split())
 
 
 def _special_words() -> Iterator[str]:
@@ -82,13 +100,15 @@ def _special_words() -> Iterator[str]:
 
 
 @cache
-def english_characters() -> NDArray[np.uint16]:
+def english_characters() -> Flags:
     """Flags per code point, 2.2 MB."""
     known = character_table()
-    table = known.astype(np.uint16) & (SPACE | ALPHABETIC)
+    table: Flags = known.astype(np.uint16) & np.uint16(SPACE | ALPHABETIC)
     for code in chain(*CHECKED):
         category = unicodedata.category(chr(code))
-        table[code] |= (CATEGORIES.get(category, 0) if code < 0x10000 or category == "So" else 0) | (WORD if category[0] in "LN" or code == 95 else 0)
+        table[code] |= (CATEGORIES.get(category, 0) if code < 0x10000 or category == "So" else 0) | (
+            WORD if category[0] in "LN" or code == 95 else 0
+        )
     for codes in codes_of(UNCASED):
         table[codes.start : codes.stop] |= LOWER | UPPER | DOTTED
     table[known & TERMINAL != 0] |= SYMBOL
@@ -101,5 +121,36 @@ def english_characters() -> NDArray[np.uint16]:
     ):  # fmt: skip
         for char in chars:
             table[ord(char)] |= flags
-    table.setflags(write=False)
-    return table
+    return frozen(table)
+
+
+@cache
+def english_tables() -> Tables:
+    """What `english_tokens` needs beside the text."""
+    plain = np.zeros(256, np.uint8)
+    plain[[*range(65, 91), *range(97, 123)]] = LETTER
+    plain[list(b',;:!?")')] = MARK
+    plain[[*range(9, 14), *range(28, 33)]] = BLANK
+    special = {word.replace(CUT, ""): _packed(word) for word in special_words()} | dict.fromkeys(
+        (*UNITS.split(), *CURRENCIES), -1
+    )
+    maybe_special = np.zeros(int(SPECIAL_MASK) + 1, np.uint8)
+    maybe_special[[word_hash(word) & int(SPECIAL_MASK) for word in special]] = 1
+    return english_characters(), (frozen(plain), frozen(maybe_special)), _table(special)
+
+
+def _packed(word: str) -> int:
+    return sum(len(token) << (LENGTH_BITS * place) for place, token in enumerate(word.split(CUT)))
+
+
+def _table(values: dict[str, int]) -> Special:
+    size = 64
+    while size < 4 * len(values):
+        size *= 2
+    keys, found = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+    for word, value in values.items():
+        place = (word_hash(word) * int(MIX) % (1 << 64) >> 40) & (size - 1)
+        while keys[place]:
+            place = (place + 1) & (size - 1)
+        keys[place], found[place] = word_hash(word), value
+    return frozen(keys), frozen(found)

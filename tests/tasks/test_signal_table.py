@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tasks.signal_table import SIGNAL_BY_NAME, SIGNAL_SCHEMA, SIGNALS
+from tasks.signal_table import CLASSIFIER, SIGNAL_BY_NAME, SIGNAL_SCHEMA, SIGNALS
 from tasks.signals import SignalsConfig, measure
 
 
@@ -10,7 +10,7 @@ def test_names_are_unique_and_all_are_measured() -> None:
     assert len(SIGNAL_BY_NAME) == len(SIGNALS)
     assert SIGNAL_SCHEMA.names == ["doc_id", *SIGNAL_BY_NAME]
     columns = measure(pa.array(["One text."], pa.large_string()), SignalsConfig())
-    assert columns.keys() == SIGNAL_BY_NAME.keys()
+    assert columns.keys() == {signal.name for signal in SIGNALS if signal.source != CLASSIFIER}  # those need a model
     assert all(column.type == SIGNAL_SCHEMA.field(name).type for name, column in columns.items())
 
 

@@ -1,6 +1,6 @@
 """Signals equal a plain reference on any text; the stage keeps order and parts; hostile texts are measured."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -33,6 +33,7 @@ STRICT = SignalsConfig(require_end_marks=True, max_word_chars=8)
 LOOSE = SignalsConfig(max_word_chars=0, min_line_words=0, cut_phrases=(), cut_citations=False)
 DEFAULT = SignalsConfig()
 MEASURED = [signal for signal in SIGNALS if signal.source != CLASSIFIER]  # the others need a trained model
+DATATROVE = SignalsConfig(words="datatrove", gopher_before_cuts=True)
 
 
 def row(text: str, config: SignalsConfig = DEFAULT) -> dict[str, Any]:
@@ -124,11 +125,35 @@ def test_huge_texts(text: str, num_words: int) -> None:
     assert (measured["num_words"], measured["num_chars"]) == (num_words, len(text))
 
 
-def test_row_groups_and_slices_do_not_matter() -> None:
+def test_datatroves_words_are_spacys_tokens() -> None:
+    ours, theirs = row("“Don't,” said he - and left."), row("“Don't,” said he - and left.", DATATROVE)
+    assert (ours["num_words"], theirs["num_words"]) == (5, 6)  # do n't said he and left
+    assert (ours["alphabetic_word_ratio"], theirs["alphabetic_word_ratio"]) == (5 / 6, 6 / 11)
+    assert ours["num_stop_words"] == theirs["num_stop_words"] == 1
+
+
+def test_gopher_can_be_measured_before_the_cuts() -> None:
+    text = "Menu\n" * 3 + "The cat sat on the mat, and that was the end of it.\n日本語" + "\n- x" * 5
+    cut, whole = row(text), row(text, SignalsConfig(gopher_before_cuts=True))
+    uncut = row(text, LOOSE)
+    for signal in MEASURED:
+        expected = uncut if signal.source in ("Gopher A.1.1", "Gopher table A1") else cut
+        assert whole[signal.name] == expected[signal.name], signal.name
+    assert cut["duplicate_line_ratio"] == 0
+    assert whole["duplicate_line_ratio"] == 6 / 10
+    japanese = "x\n" * 300 + "日本語の文章。" * 9  # most of what is cut has spaces, what is left has none
+    assert (
+        row(japanese, SignalsConfig(gopher_before_cuts=True))["num_words"] == row(japanese, LOOSE)["num_words"] == 301
+    )
+
+
+@pytest.mark.parametrize("words", ["basemill", "datatrove"])
+def test_row_groups_and_slices_do_not_matter(words: Literal["basemill", "datatrove"]) -> None:
     texts = pa.array(["one two three four. [3]", "", "five six\nseven", None, "你好。"] * 7, pa.large_string())
-    whole = measure(texts, DEFAULT)
+    config = SignalsConfig(words=words, gopher_before_cuts=words == "datatrove")
+    whole = measure(texts, config)
     for start, length in ((0, 5), (3, 9), (34, 1)):
-        piece = measure(texts.slice(start, length), DEFAULT)
+        piece = measure(texts.slice(start, length), config)
         assert all(piece[name].equals(whole[name].slice(start, length)) for name in whole if name != "cut_spans")
         assert piece["cut_spans"].to_pylist() == whole["cut_spans"].slice(start, length).to_pylist()
 
