@@ -5,6 +5,7 @@ from tasks.errors import ConfigError, NotComputed
 from tasks.ingest import InputFiles, ingest_sources, list_inputs
 from tasks.journal import Run
 from tasks.manifest import Manifest
+from tasks.runs import list_run_ids
 
 
 def read_sources(run: Run, *, into: Workspace) -> Manifest:
@@ -23,7 +24,7 @@ def input_files(run: Run) -> InputFiles:
     if storage.exists(key):
         return InputFiles.model_validate(storage.read_json(key))
     try:
-        files = list_inputs(run.recipe.ingest, storage)
+        files = list_inputs(run.recipe.ingest, storage, earlier_listing(run))
     except ConfigError as error:
         if run.is_dry and run.recipe.prepare:
             raise NotComputed("ingest", f"{run.recipe.prepare} writes its input first") from error
@@ -31,3 +32,11 @@ def input_files(run: Run) -> InputFiles:
     if run.is_executed:
         storage.write_json(key, files.model_dump(mode="json"))
     return files
+
+
+def earlier_listing(run: Run) -> InputFiles | None:
+    """The newest list of another run in this root: files that it hashed and that have not changed are not read."""
+    for run_id in reversed(list_run_ids(run.storage)):
+        if run_id != run.run_id and run.storage.exists(inputs_key(run_id)):
+            return InputFiles.model_validate(run.storage.read_json(inputs_key(run_id)))
+    return None

@@ -38,12 +38,16 @@ HASH_CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class FileInfo:
-    """One stored file: key relative to the root, size in bytes, etag (S3) or "" (disk), time of change in seconds."""
+    """One stored file: key relative to the root, size in bytes, etag (S3) or "" (disk), time of change in seconds.
+
+    `stamp` (disk): device, inode and both times of change in nanoseconds; any change of the content changes it.
+    """
 
     key: str
     size: int
     etag: str
     modified: float
+    stamp: str = ""
 
 
 class Storage:
@@ -128,7 +132,7 @@ class Storage:
             if self.is_s3:
                 return _s3_info(key, self._s3.info(self.path(key)))
             found = os.stat(self.path(key))
-            return FileInfo(key, found.st_size, "", found.st_mtime)
+            return _disk_info(key, found)
         return None
 
     def list_files(self, prefix: str = "") -> list[FileInfo]:
@@ -144,7 +148,7 @@ class Storage:
             for name in names:
                 full = Path(folder, name)
                 if not name.startswith(SCRATCH_PREFIX) and (found := _regular_file(full)):
-                    yield FileInfo(full.relative_to(base).as_posix(), found.st_size, "", found.st_mtime)
+                    yield _disk_info(full.relative_to(base).as_posix(), found)
             for name in folders:
                 if Path(folder, name).is_symlink():
                     logger.warning("%s/%s is a link to a folder: not followed", folder, name)
@@ -262,6 +266,11 @@ def _regular_file(path: Path) -> os.stat_result | None:
     if os.path.lexists(path):  # opening a pipe would wait for its writer
         logger.warning("%s is no regular file (a pipe, a device, a link to nowhere): left out", path)
     return None
+
+
+def _disk_info(key: str, found: os.stat_result) -> FileInfo:
+    stamp = f"{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+    return FileInfo(key, found.st_size, "", found.st_mtime, stamp)
 
 
 def _s3_info(key: str, entry: dict[str, Any]) -> FileInfo:

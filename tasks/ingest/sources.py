@@ -1,6 +1,7 @@
 """Where raw text comes from: the sources of a recipe, and the files that a run found there."""
 
 import re
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
@@ -25,6 +26,7 @@ FORMAT_OF_SUFFIX: dict[str, Format] = {
 }
 MEDIAWIKI_DUMP = re.compile(r"-pages-(?:articles|meta|logging)[^/]*\.xml", re.IGNORECASE)  # other XML is text
 HASH_THREADS = 4
+SETTLED_SECONDS = 2.0  # the coarsest clock of a file system in use (FAT)
 
 
 class SourceConfig(BaseModel, frozen=True, extra="forbid"):
@@ -71,13 +73,14 @@ class IngestConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class InputFile(BaseModel, frozen=True):
-    """One file as it was when the run listed it. `modified` saves hashing an unchanged local file again."""
+    """One file as it was when the run listed it. `modified` and `stamp` save hashing an unchanged local file again."""
 
     key: str
     size: int
     etag: str = ""
     sha256: str = ""
     modified: float = 0.0
+    stamp: str = ""
 
     @property
     def identity(self) -> str:
@@ -89,6 +92,10 @@ class InputFiles(BaseModel, frozen=True):
     """The files of all sources, listed once per run (runs/<id>/inputs.json) and used by all its attempts."""
 
     sources: dict[str, tuple[InputFile, ...]]
+
+    def hashes(self) -> dict[tuple[int, str], str]:
+        """(size, stamp): sha256 of the local files, for the next listing."""
+        return {(file.size, file.stamp): file.sha256 for files in self.sources.values() for file in files if file.stamp}
 
     def identity(self, sources: Iterable[str]) -> dict[str, dict[str, object]]:
         """Per source, in this order: number of files, bytes, and one hash over keys, sizes and contents."""
@@ -103,13 +110,15 @@ class InputFiles(BaseModel, frozen=True):
         }
 
 
-def list_inputs(config: IngestConfig, root: Storage) -> InputFiles:
+def list_inputs(config: IngestConfig, root: Storage, earlier: InputFiles | None = None) -> InputFiles:
     """Find the files of every source, and what identifies their content.
 
-    Raises ConfigError with the key path when a base is missing or no file is left. Local files are read once for
-    their sha256 (a store's etag serves on S3).
+    Raises ConfigError with the key path when a base is missing or no file is left. On S3 the etag serves. Local files
+    are read for their sha256, but for those that an `earlier` listing hashed and whose size, inode, time of change and
+    time of status change (which no program can set back, as it can the former) are as they were.
     """
-    return InputFiles(sources={name: _identify(name, source, root) for name, source in config.sources.items()})
+    known = earlier.hashes() if earlier else {}
+    return InputFiles(sources={name: _identify(name, source, root, known) for name, source in config.sources.items()})
 
 
 def list_source(name: str, source: SourceConfig, root: Storage) -> list[FileInfo]:
@@ -134,10 +143,12 @@ def list_source(name: str, source: SourceConfig, root: Storage) -> list[FileInfo
     return wanted
 
 
-def _identify(name: str, source: SourceConfig, root: Storage) -> tuple[InputFile, ...]:
+def _identify(
+    name: str, source: SourceConfig, root: Storage, known: dict[tuple[int, str], str]
+) -> tuple[InputFile, ...]:
     infos, place = list_source(name, source, root), source.storage(root)
     with ThreadPoolExecutor(HASH_THREADS) as pool:
-        return tuple(pool.map(lambda info: _identified(info, place), infos))
+        return tuple(pool.map(lambda info: _identified(info, place, known), infos))
 
 
 def _selected(found: list[FileInfo], source: SourceConfig) -> Iterator[FileInfo]:
@@ -154,11 +165,16 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     return re.compile("".join(table.get(piece) or re.escape(piece) for piece in pieces) + r"\Z", re.DOTALL)
 
 
-def _identified(info: FileInfo, place: Storage) -> InputFile:
+def _identified(info: FileInfo, place: Storage, known: dict[tuple[int, str], str]) -> InputFile:
     if info.etag:
         return InputFile(key=info.key, size=info.size, etag=info.etag)
-    with place.open_input(info.key) as file:
-        return InputFile(key=info.key, size=info.size, sha256=sha256_of(file), modified=info.modified)
+    # a file written while it is hashed could keep its stamp where the disk's clock ticks slowly
+    stamp = info.stamp if time.time() - info.modified > SETTLED_SECONDS else ""
+    sha256 = known.get((info.size, info.stamp))
+    if sha256 is None:
+        with place.open_input(info.key) as file:
+            sha256 = sha256_of(file)
+    return InputFile(key=info.key, size=info.size, sha256=sha256, modified=info.modified, stamp=stamp)
 
 
 def check_unchanged(file: InputFile, place: Storage) -> None:

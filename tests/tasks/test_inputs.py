@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import ConfigError, NotComputed
-from tasks.inputs import input_files
+from tasks.inputs import earlier_listing, input_files
 from tasks.journal import Journal, Run
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord
@@ -46,3 +46,20 @@ def test_missing_input_is_an_error_unless_the_run_prepares_it(tmp_path: Path) ->
         input_files(run_of(storage, str(tmp_path / "absent")))
     with pytest.raises(NotComputed, match="python-corpus writes its input first"):
         input_files(run_of(storage, "{root}/raw/web", prepare="python-corpus"))
+
+
+def test_the_next_run_takes_hashes_from_the_last_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.ingest.sources.SETTLED_SECONDS", 0.0)
+    storage, raw = Storage(str(tmp_path / "lake")), tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a.jsonl").write_text('{"text": "one"}\n')
+    record = RunRecord(run_id="r0", created="now", recipe={})
+    record.save(storage)
+    earlier = run_of(storage, str(raw)).model_copy(update={"is_dry": False, "run_id": "r0"})
+    earlier.keep(Journal(storage, record))
+    listed = input_files(earlier)
+    run = run_of(storage, str(raw))
+    assert earlier_listing(run) == listed
+    assert earlier_listing(earlier) is None
+    monkeypatch.setattr("tasks.ingest.sources.sha256_of", None)  # reading the file would fail
+    assert input_files(run) == listed
