@@ -8,7 +8,8 @@ URLs are compared without scheme, fragment, default port, "www." and trailing sl
 Keys are 128-bit XXH3. Of the records of one URL the latest stays, then keeper order (tasks/keepers.py) decides, as it
 does for texts. Steps: keys (per part, kept for later runs) -> by-url (exchange) -> urls -> url-decisions -> by-text
 (exchange) -> texts -> decisions -> the documents. Memory: the distinct keys of a partition, so that a key which a third
-of all documents share costs no more than any other.
+of all documents share costs no more than any other. Where the recipe asks, lines, paragraphs and runs of words that
+stand in several documents are cut on the way (tasks/repeated_text.py; reasons repeated_text and all_repeated).
 """
 
 import re
@@ -45,15 +46,26 @@ from tasks.keepers import (
     apply_by_part,
     dates_of,
     decide_by_part,
+    documents_that_stay,
     lengths_of,
     priorities_of,
     write_verdicts,
 )
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
+from tasks.repeated_text import (
+    ALL_REPEATED,
+    KINDS,
+    REPEATED,
+    Cutter,
+    RepeatedPieces,
+    RepeatedSubstrings,
+    find_repeated,
+    ranks_of,
+)
 
 RESULT_PACKAGES = ("xxhash",)
-REASONS = frozenset(["same_url", "same_text"])
+REASONS = frozenset(["same_url", "same_text", REPEATED, ALL_REPEATED])
 ROW_BYTES = 250  # of an exchanged row with its sorted copy: two key halves, four numbers, a doc_id
 BUFFERED_ROWS = 1 << 18  # rows gathered before they are reduced or written
 # NFC sorts the marks on one letter in quadratic time (80,000 take 13 s); a joiner, as in UAX #15, ends such a run
@@ -61,6 +73,7 @@ MARK_RUN = re.compile(r"[^\w\s]{64}")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 NEUTRAL: JsonDict = {"neutral": []}
+NONE: JsonDict = {"neutral": None}
 Kind = Literal["url", "text"]
 
 KEY_SCHEMA = pa.schema(
@@ -94,6 +107,15 @@ class ExactDedupConfig(BaseModel, frozen=True, extra="forbid"):
     protected: tuple[str, ...] = Field(
         default=(), description="sources that lose no document: others are dropped for them", json_schema_extra=NEUTRAL
     )
+    lines: RepeatedPieces | None = Field(
+        default=None, description="cut lines that stand in several documents", json_schema_extra=NONE
+    )
+    paragraphs: RepeatedPieces | None = Field(
+        default=None, description="cut paragraphs that stand in several documents", json_schema_extra=NONE
+    )
+    substrings: RepeatedSubstrings | None = Field(
+        default=None, description="cut runs of words that stand in several documents", json_schema_extra=NONE
+    )
     max_dropped_ratio: float = Field(
         default=0.9, ge=0, le=1, description="a source of 1,000 documents or more that would lose a larger share stops"
     )
@@ -101,6 +123,10 @@ class ExactDedupConfig(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        for source, over in self.by_source.items():
+            for kind in KINDS:
+                if over.get(kind) is not None:
+                    raise ValueError(f"by_source.{source}.{kind}: limits hold for the corpus; a source can say null")
         return check_by_source(self)
 
 
@@ -118,10 +144,37 @@ def drop_exact_duplicates(documents: Manifest, *, into: Workspace, config: Exact
         gone = decide_by_part(dataset, "url-decisions", documents, {"urls": urls})
         texts = find_duplicates(dataset, keys, gone, "text", config)
         decisions = decide_by_part(dataset, "decisions", documents, {"urls": urls, "texts": texts})
-        receipts = apply_by_part(dataset, documents, decisions)
+        receipts = _apply(dataset, documents, decisions, config)
         limits = {source: for_source(config, source).max_dropped_ratio for source in documents.sources}
         check_dropped_share(dataset.stage, receipts, limits)
         return dataset.publish(receipts)
+
+
+def _apply(dataset: Dataset, documents: Manifest, decisions: Manifest, config: ExactDedupConfig) -> list[Receipt]:
+    """The stage's own parts: documents without those that a decision drops, and without what they repeat."""
+    kinds = [kind for kind in KINDS if getattr(config, kind) is not None]
+    if not kinds:
+        return apply_by_part(dataset, documents, decisions)
+    own = {source: for_source(config, source) for source in documents.sources}
+    priorities = priorities_of(documents, config.priorities, config.protected)
+    cuts: dict[str, Manifest] = {}
+    for kind in kinds:
+        some = {source for source, its in own.items() if its.enabled and getattr(its, kind) is not None}
+        cuts[kind] = find_repeated(
+            dataset, documents, decisions, kind, getattr(config, kind), ranks_of(priorities, some)
+        )
+    units = [
+        dataset.unit((*parts,), source=parts[0].source, arguments={"kinds": list(cuts)})
+        for parts in zip(documents.parts, decisions.parts, *(found.parts for found in cuts.values()), strict=True)
+    ]
+    return dataset.compute(units, cut_documents)
+
+
+def cut_documents(unit: Unit, writer: PartWriter) -> None:
+    """Part function: (documents, decisions, cuts of each kind) -> documents that stay, cut."""
+    cutter = Cutter(unit, dict(zip(unit.arguments["kinds"], unit.inputs[2:], strict=True)))
+    for table, rows in documents_that_stay(unit, writer):
+        writer.write(cutter.cut(table, rows, writer.ledger))
 
 
 def take_keys(dataset: Dataset, documents: Manifest, config: ExactDedupConfig) -> Manifest:

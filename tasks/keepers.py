@@ -7,7 +7,7 @@ number of the document part; each document part then gets its slice of them as a
 is computed again only when its documents or its slice changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
@@ -111,8 +111,14 @@ def apply_by_part(dataset: Dataset, documents: Manifest, decisions: Manifest, **
 
 def apply_decisions(unit: Unit, writer: PartWriter) -> None:
     """Part function: (documents, decisions) -> documents that stay; the ledger names what goes and the one kept."""
+    for table, _ in documents_that_stay(unit, writer):
+        writer.write(table)
+
+
+def documents_that_stay(unit: Unit, writer: PartWriter) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """(documents, their rows in the part) of an input part (documents, decisions, ...), row group by row group."""
     decisions = {row["doc_id"]: row for table in read_part(unit.storage, unit.inputs[1]) for row in table.to_pylist()}
-    threshold = unit.arguments.get("threshold")
+    threshold, base = unit.arguments.get("threshold"), 0
     for table in documents_of(unit, writer):
         doc_ids = table["doc_id"].to_pylist()
         stays = [doc_id not in decisions for doc_id in doc_ids]
@@ -124,6 +130,7 @@ def apply_decisions(unit: Unit, writer: PartWriter) -> None:
                 writer.ledger.drop(
                     doc_id, source, row["reason"], value=value, threshold=limit, matched_id=row["matched_id"]
                 )
-        writer.write(table if all(stays) else table.filter(pa.array(stays)))
+        yield table if all(stays) else table.filter(pa.array(stays)), base + np.flatnonzero(stays)
+        base += table.num_rows
     if decisions:
         raise DataError(f"{unit.stage}: part {unit.key} lacks documents that decisions name: {sorted(decisions)[:3]}")
