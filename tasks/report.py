@@ -56,6 +56,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         graph=Markup(graph_svg(read_graph(storage, record))),
         funnel=rows,
         funnel_picture=Markup(funnel_chart(rows)),
+        classifiers=read_classifiers(storage, record),
         personal_data=(_extra(storage, record, "redact") or {}).get("personal_data", {}),
         evaluation_sets=(_extra(storage, record, "decontaminate") or {}).get("evaluation_sets", {}),
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
@@ -105,6 +106,17 @@ def read_losses(storage: Storage, record: RunRecord) -> Losses | None:
     if facts is None:
         return None
     return Losses(rows=facts["losses"], notes=facts.get("evaluation_sets", {}))
+
+
+def read_classifiers(storage: Storage, record: RunRecord) -> dict[str, dict[str, Any]]:
+    """The reports of the trained classifiers by kind; their n-grams come from documents, so they are redacted."""
+    found = _extra(storage, record, "classifiers") or {}
+    config = RedactConfig.model_validate(record.recipe.get("redact", {}))
+    for report in found.values():
+        for ngrams in report.get("top_ngrams", {}).values():
+            for row in ngrams:
+                row["ngram"] = redact_text(row["ngram"], config)
+    return found
 
 
 def loss_chart(metrics: pa.Table | None) -> str:

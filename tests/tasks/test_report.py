@@ -183,3 +183,36 @@ def test_the_graph_joins_what_was_made_from_what(record: RunRecord, workspace: W
     assert graph_svg(nodes).count("<rect") == 1 + 2  # paper and boxes
     assert "<b>run" not in graph_svg(nodes)
     assert graph_svg([]).startswith("<svg")
+
+
+def test_classifiers_are_shown_and_their_ngrams_escaped_and_redacted(workspace: Workspace, record: RunRecord) -> None:
+    top = [{"ngram": "<b>bold", "weight": 2.5, "texts": 9}, {"ngram": "ann@example.org", "weight": 2.0, "texts": 5}]
+    quality = {
+        "texts": {"positive": 1200, "negative": 40}, "auc": 0.9875, "accuracy": 0.91, "top_ngrams": {"positive": top},
+        "calibration": [{"from": 0.9, "texts": 12, "mean_score": 0.95, "positive_ratio": 0.94}],
+    }  # fmt: skip
+    reports = {
+        "quality": quality,
+        "toxicity": {"taken_from_sha256": "0123456789abcdef"},
+        "listed_words": {"entries": 1234, "entries_without_words": 0},
+        "perplexity": {"texts": 90, "words": 5678, "ngrams": 99, "held_out_perplexity": {"50": 321.5}},
+    }
+    dataset = workspace.dataset("classifiers", None, inputs={}, module="tasks.documents")
+    record.set_dataset(line_of(dataset.publish_files({}, extra=reports)))
+    page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
+    shown = Tags()
+    shown.feed(page)
+    assert "<b>bold" not in page
+    assert "&lt;b&gt;bold" in page
+    assert "ann@example.org" not in page
+    words = " ".join(shown.text.split())
+    for part in (
+        "1,200 positive",
+        "0.9875",
+        "0.95: 0.94 (12)",
+        "0123456789ab",
+        "1,234 entries",
+        "5,678 words",
+        "below 321.5",
+    ):
+        assert part in words, part
