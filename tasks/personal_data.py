@@ -11,6 +11,7 @@ public (private, loopback, documentation: RFC 1918, 5737, 3849), networks, versi
 
 import ipaddress
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -172,9 +173,10 @@ def _numbers(text: bytes, start: int, end: int) -> Iterator[Match]:
     cards = [Match("card", *span) for span in find_cards(text, start, end)] if len(run) >= MIN_CARD_BYTES else []
     yield from cards
     yield from (match for match, is_public in addresses if is_public)
-    taken = cards + [match for match, _ in addresses]
+    taken = sorted((match.start, match.end) for match in cards + [match for match, _ in addresses])
     for first, last in find_phones(text, start, end):
-        if all(last <= match.start or first >= match.end for match in taken):
+        place = bisect(taken, (first, last))
+        if (place == 0 or taken[place - 1][1] <= first) and (place == len(taken) or last <= taken[place][0]):
             yield Match("phone", first, last)
 
 

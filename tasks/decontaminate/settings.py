@@ -2,8 +2,10 @@
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
-from tasks.config import check_by_source
+from tasks.config import check_overrides, for_source
 from tasks.evaluation_sets import CANARY_SET, EvaluationSetConfig
+
+PER_SOURCE = ("action", "min_overlap")  # of a set: what its files hold is the same for all sources
 
 
 class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
@@ -23,4 +25,13 @@ class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
     def _check(self) -> "DecontaminateConfig":
         if CANARY_SET in self.evaluation_sets:
             raise ValueError(f"evaluation_sets: {CANARY_SET!r} is reserved")
-        return check_by_source(self)
+        check_overrides(self, "by_source", ("by_source", "max_documents"))
+        for source in self.by_source:
+            for name, own in for_source(self, source).evaluation_sets.items():
+                base = self.evaluation_sets.get(name)
+                if base is None or own.model_copy(update={key: getattr(base, key) for key in PER_SOURCE}) != base:
+                    raise ValueError(
+                        f"by_source.{source}.evaluation_sets.{name}: one index serves all sources; only "
+                        f"{' and '.join(PER_SOURCE)} of a set can differ"
+                    )
+        return self

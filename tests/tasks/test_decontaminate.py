@@ -316,12 +316,26 @@ def test_workers_do_not_change_the_bytes(
     assert (again.digest, again.parts, again.extra) == (first.digest, first.parts, first.extra)
 
 
+QUIZ = {"evaluation_sets": {"quiz": {"path": "/quiz.jsonl", "question": "q"}}}
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"evaluation_sets": {"(canary)": {"path": "/x.csv", "question": "q"}}}, "reserved"),
         ({"evaluation_sets": {"quiz": {"question": "q"}}}, r"evaluation_sets\.quiz\.path"),
         ({"max_documents": 0}, "max_documents"),
+        ({"by_source": {"web": {"max_documents": 3}}}, r"by_source\.web\.max_documents: cannot be set in by_source"),
+        (
+            {"by_source": {"web": {"evaluation_sets": {"x": {"action": "cut"}}}}},
+            r"by_source\.web\.evaluation_sets\.x\.path",
+        ),
+        ({"by_source": {"web": QUIZ}}, r"by_source\.web\.evaluation_sets\.quiz: one index serves all sources"),
+        (
+            QUIZ | {"by_source": {"web": {"evaluation_sets": {"quiz": {"answer": "a"}}}}},
+            r"evaluation_sets\.quiz: one index serves all sources; only action and min_overlap",
+        ),
+        (QUIZ | {"by_source": {"web": {"evaluation_sets": {"quiz": {"action": "burn"}}}}}, r"quiz\.action"),
         ({"by_source": {"web": {"margin_chars": -1}}}, r"by_source\.web\.margin_chars"),
     ],
 )
