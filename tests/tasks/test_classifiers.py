@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tasks.classifier_config import ClassifiersConfig, LabelledConfig, read_files, read_labelled
-from tasks.classifiers import train_classifiers
+from tasks import classifiers
+from tasks.classifier_config import ClassifiersConfig, LabelledConfig, PerplexityConfig, read_files, read_labelled
+from tasks.classifiers import train_classifiers, train_part
 from tasks.dataset import Workspace
 from tasks.errors import ConfigError, DataError, NotComputed
 from tasks.manifest import Manifest
-from tasks.parts import read_part
+from tasks.parts import PartWriter, Unit, read_part
 from tasks.signals import SignalsConfig, measure_signals
 from tasks.storage import Storage
 from tests.conftest import MakeDocuments
@@ -123,6 +124,35 @@ def test_workers_do_not_matter(train: Train, tmp_path: Path, labelled: dict[str,
     for workers in (1, 2, 4):
         into = Workspace(Storage(str(tmp_path / f"lake-{workers}")), workers=workers)
         assert digests(train(into=into, **section)) == digests(once)
+
+
+def test_an_interrupted_stage_goes_on_where_it_was(
+    train: Train, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the sample and the first model: neither is made again, and the files are the same."""
+    section = {"quality": QUALITY, "perplexity": PERPLEXITY}
+    calm = digests(train(into=Workspace(Storage(str(tmp_path / "calm"))), **section))
+    finished: list[str] = []
+
+    def killed(unit: Unit, writer: PartWriter) -> None:
+        if isinstance(unit.config, PerplexityConfig):
+            raise KeyboardInterrupt
+        train_part(unit, writer)
+
+    def noted(unit: Unit, writer: PartWriter) -> None:
+        finished.append(type(unit.config).__name__)
+        train_part(unit, writer)
+
+    monkeypatch.setattr(classifiers, "train_part", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(**section)
+    before = {info.key: info.modified for info in workspace.storage.list_files("classifiers.sample/parts")}
+    monkeypatch.setattr(classifiers, "train_part", noted)
+    assert digests(train(**section)) == calm
+    assert finished == ["PerplexityConfig"]
+    after = {info.key: info.modified for info in workspace.storage.list_files("classifiers.sample/parts")}
+    assert before
+    assert before == after
 
 
 def test_only_what_changed_is_trained_again(train: Train, workspace: Workspace, make_documents: MakeDocuments) -> None:

@@ -97,6 +97,36 @@ def test_an_empty_evaluation_set_is_refused(folder: Path) -> None:
     assert "quiz.path" in refusal(run_of(folder, decontaminate=quiz(folder)))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": "/no/such.csv"}, "toxicity.labelled.path: /no/such.csv: no such file"),
+        ({"label": "lable"}, "toxicity.labelled: row 0 has no column 'lable'; it has: kind, text"),
+        (
+            {"positive": ["rude"]},
+            "toxicity.labelled.positive: all rows are of one class with ['rude']; labels: 'bad' 1",
+        ),
+        ({"format": "parquet"}, "toxicity.labelled: the file is no valid parquet"),
+    ],
+)
+def test_a_labelled_set_that_is_not_there_or_not_as_described(folder: Path, change: Change, message: str) -> None:
+    (folder / "set.csv").write_text("text,kind\na,bad\nb,good\n")
+    labelled = {"path": str(folder / "set.csv"), "label": "kind", "positive": ["bad"]}
+    check_start(run_of(folder, classifiers={"toxicity": {"labelled": labelled}}))
+    wrong = {"toxicity": {"labelled": labelled | change}}
+    assert f"classifiers.{message}" in refusal(run_of(folder, classifiers=wrong))
+    check_start(run_of(folder, until_stage="dedup-exact", classifiers=wrong))
+
+
+def test_a_trained_classifier_must_be_the_named_one(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"another")
+    taken = {"path": str(folder / "model.safetensors"), "sha256": "0" * 64}
+    assert "classifiers.quality.sha256: " in refusal(run_of(folder, classifiers={"quality": taken}))
+    lists = {"word_lists": [{"path": str(folder / "none.txt")}]}
+    said = refusal(run_of(folder, classifiers={"toxicity": lists}))
+    assert f"classifiers.toxicity.word_lists[0].path: {folder}/none.txt: no such file" in said
+
+
 def test_what_the_run_will_not_read_need_not_be_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = quiz(folder, path="/no/such.jsonl")
     check_start(run_of(folder, decontaminate=missing | {"enabled": False}))
