@@ -17,6 +17,8 @@ FLAT = (
     *("body", "colgroup", "dd", "dt", "head", "html", "li", "optgroup", "option", "p", "rp", "rt"),
     *("tbody", "td", "tfoot", "th", "thead", "tr"),
 )
+# Elements of drawings: there, and only there, "<path/>" is closed. A page may hold thousands.
+DRAWN = re.compile(rb"<(?:path|circle|ellipse|rect|line|polygon|polyline|use|stop|g|animate|image)\b[^>]*/>", re.I)
 # A start tag as browsers read it: ">" inside a quoted value does not end it. Possessive, so linear in its length.
 START_TAG = re.compile(rb"""<[a-z][^\s/>]*+((?:[^>=]++|=\s*+(?:"[^"]*+"|'[^']*+')?)*+)""", re.IGNORECASE)
 ATTRIBUTE = re.compile(rb"""[^\s/=]++(?:\s*+=\s*+(?:"[^"]*+"|'[^']*+'|\S*+))?""")
@@ -57,6 +59,8 @@ def check_limits(page: bytes, limits: PageLimits) -> Refused | None:
         nodes, depth = measure_tags(page, starts)
         if nodes > limits.max_nodes:
             return Refused("too_many_nodes", value=nodes, threshold=limits.max_nodes)
+        if depth > limits.max_depth:  # exactly, now: slower
+            depth = measure_tags(page, starts[~is_closed_drawing(page, starts)])[1]
         if depth > limits.max_depth:
             return Refused("too_deep", value=depth, threshold=limits.max_depth)
     attributes = count_attributes(page, starts, limits.max_attributes)
@@ -83,6 +87,11 @@ def measure_tags(page: bytes, starts: np.ndarray) -> tuple[int, int]:
     # an end tag without its start closes nothing: levels count from the lowest one so far
     depth = level - np.minimum(np.minimum.accumulate(level), 0) if level.size else level
     return int((is_tag & ~is_end).sum()), int(depth.max(initial=0))
+
+
+def is_closed_drawing(page: bytes, starts: np.ndarray) -> np.ndarray:
+    """Which of the tags at these places are parts of drawings that close themselves."""
+    return np.isin(starts, [found.start() for found in DRAWN.finditer(page)])
 
 
 def count_attributes(page: bytes, starts: np.ndarray, limit: int) -> int:

@@ -139,6 +139,47 @@ def test_a_page_that_crashes_or_hangs_the_extractor_costs_itself_only(fragile: P
     assert fragile.extract(b"still good", "resiliparse") == Page("still good", None)
 
 
+@pytest.mark.parametrize(
+    ("name", "part"), [("resiliparse", "<option>x"), ("trafilatura", "<strong>x</strong>")], ids=lambda value: value[:9]
+)
+def test_a_real_page_that_takes_minutes_costs_itself_only(name: extract.ExtractorName, part: str) -> None:
+    """Both libraries need time quadratic in some pages that no limit refuses."""
+    impatient = PageExtractor(timeout_seconds=1.0)
+    page = f"<html><body><select><p>{part * 60_000}</p></body></html>".encode()
+    if name == "trafilatura":
+        page = page.replace(b"<select>", b"")
+    assert impatient.extract(page, name) == Refused("timeout", threshold=1.0)
+    assert impatient.children_started == 2
+    impatient.timeout_seconds = 60
+    answer = impatient.extract(ARTICLE.encode(), name)
+    assert isinstance(answer, Page)
+    assert answer.text.strip() == PARAGRAPH.strip()
+    impatient.close()
+
+
+LITTLE_MEMORY = """
+import trafilatura
+import tasks.extract as extract
+held = int(open("/proc/self/statm").read().split()[0]) * 4096
+extract.CHILD_MEMORY_BYTES = held + (48 << 20)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells how much a process holds")
+def test_a_page_that_needs_more_memory_than_a_child_may_take_costs_itself_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LITTLE_MEMORY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    extractor = PageExtractor()
+    for name in ("resiliparse", "trafilatura"):
+        refused = extractor.extract(b"<p>" + b"<i>x</i>" * 190_000 + b"\xf0\x9f\x98\x80" * 1_700_000, name)
+        assert isinstance(refused, Refused)
+        assert refused.reason in ("extractor_failed", "extractor_crashed", "no_content")
+        assert isinstance(extractor.extract(ARTICLE.encode(), name), Page)
+    extractor.close()
+
+
 def test_titles() -> None:
     assert title_of(b"<TITLE lang=en>  a\n b </TITLE>") == "a b"
     assert title_of(b"<title></title>") is None

@@ -59,6 +59,14 @@ def test_a_page_at_the_limit_passes() -> None:
     assert refused == Refused("too_large", value=22, threshold=21)
 
 
+def test_thousands_of_closed_parts_of_drawings_are_not_deep() -> None:
+    assert check_limits(b"<svg>" + b"<path d='M0 0'/><G><use href=#a /></G>" * 2_000 + b"</svg>", PageLimits()) is None
+    for page in (b"<path>" * 2_000, b"<div/>" * 2_000, b"<svg>" + b"<path><b/>" * 2_000):
+        refused = check_limits(page, PageLimits())
+        assert refused is not None
+        assert refused.reason == "too_deep"
+
+
 def plain_measure(page: bytes) -> tuple[int, int]:
     """The same by a regular expression and a loop."""
     nodes = level = lowest = depth = 0

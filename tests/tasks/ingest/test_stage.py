@@ -125,6 +125,53 @@ def test_drifting_columns_and_duplicate_ids(workspace: Workspace, golden: Path) 
     assert (rows["three"]["url"], rows["x"]["url"]) == ("5", None)
 
 
+def test_parquet_files_whose_columns_drift(workspace: Workspace, tmp_path: Path) -> None:
+    """marin#7351, datatrove#330: a column that is all null, of other types, in other places, or not there at all."""
+    tables = {
+        "1": pa.table({"text": ["one"], "lang": pa.nulls(1), "url": ["http://a.example"], "timestamp": pa.nulls(1)}),
+        "2": pa.table({"lang": pa.array(["de"]).dictionary_encode(), "text": pa.array(["two"], pa.large_string())}),
+        "3": pa.table({"url": pa.nulls(1), "text": pa.array(["three"]).dictionary_encode(), "lang": [[1, 2]]}),
+        "4": pa.table({"text": pa.nulls(1), "lang": ["en"]}),
+        "5": pa.table({"text": ["five"], "timestamp": pa.array([0], pa.timestamp("s"))}),
+    }
+    for name, table in tables.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    manifest = run(workspace, web={"base": str(tmp_path), "include": ["*.parquet"]})
+    rows = {row["text"]: row for row in documents(workspace, manifest)}
+    assert [json.loads(rows[text]["meta"]) for text in ("one", "two", "three", "five")] == [
+        {"lang": None}, {"lang": "de"}, {"lang": [1, 2]}, {},
+    ]  # fmt: skip
+    assert [rows[text]["url"] for text in ("one", "two", "three")] == ["http://a.example", None, None]
+    assert rows["five"]["timestamp"] == "1970-01-01T00:00:00"
+    assert manifest.reasons == {"empty": 1}
+
+
+@pytest.mark.parametrize("texts", [[None, "", " ", "\u00a0\u200b", "\n\n"]])
+def test_texts_that_print_nothing_are_counted_once_and_a_source_may_hold_nothing_else(
+    workspace: Workspace, tmp_path: Path, texts: list[str | None]
+) -> None:
+    """dolma#32: blank documents are named up front, not passed on for later stages to divide by their length."""
+    (tmp_path / "blank.jsonl").write_bytes(json_lines(*texts) + b'{"other": 1}\n')
+    manifest = run(workspace, web={"base": str(tmp_path), "include": ["blank.jsonl"]})
+    assert manifest.reasons == {"empty": 5, "missing_text": 1}
+    assert manifest.totals["rows_out"] == 0
+
+
+def test_a_page_in_a_charset_nobody_knows_is_kept_and_flagged(workspace: Workspace, tmp_path: Path) -> None:
+    """warc2zim#450: an unknown label, and bytes that fit no charset, fail neither the file nor the page."""
+    page = (
+        f"<html><body><p>{WORDS * 3}{'café ' * 5}".encode() + b"\x81\xff \xe2\x28 \xc3\xa9 \xc3\xa9</p></body></html>"
+    )
+    response = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=iso-8859-1-foo\r\n\r\n" + page
+    head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a\r\nContent-Length: {len(response)}\r\n\r\n"
+    (tmp_path / "a.warc").write_bytes(head.encode() + response + b"\r\n\r\n")
+    manifest = run(workspace, web={"base": str(tmp_path), "include": ["a.warc"]})
+    (row,) = documents(workspace, manifest)
+    assert manifest.reasons == {"decode_lossy": 1}
+    assert "café" in row["text"]
+    assert 0 < json.loads(row["meta"])["replaced_ratio"] < 0.1
+
+
 def test_damage_can_fail_the_stage(workspace: Workspace, golden: Path) -> None:
     for name, reason in (("cut.jsonl.gz", "truncated"), ("broken.parquet", "corrupt_file")):
         with pytest.raises(DataError, match=rf"{name}#.* is damaged \({reason}\)"):
