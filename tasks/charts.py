@@ -16,7 +16,6 @@ WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 28, 40
 MAX_POINTS = 500  # more can't be seen on 640 pixels
 NUM_TICKS = 5
-BAR_HEIGHT, BAR_GAP, LABEL_WIDTH = 18, 6, 220
 
 
 @dataclass(frozen=True)
@@ -28,21 +27,12 @@ class Series:
     ys: Sequence[float]
 
 
-@dataclass(frozen=True)
-class Bar:
-    """One bar made of parts (value, colour index), with a text at its end."""
-
-    label: str
-    parts: Sequence[tuple[float, int]]
-    text: str
-
-
 def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str) -> str:
     """Lines over common axes."""
     points = [_finite(line) for line in series]
     flat = [point for line in points for point in line]
     if not flat:
-        return _svg(HEIGHT, f'<text x="{LEFT}" y="{HEIGHT // 2}">{escape(title)}: nothing to draw</text>')
+        return picture(WIDTH, HEIGHT, f'<text x="{LEFT}" y="{HEIGHT // 2}">{escape(title)}: nothing to draw</text>')
     xs, ys = [x for x, _ in flat], [y for _, y in flat]
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
     x_of = _scale(x_ticks, LEFT, WIDTH - RIGHT)
@@ -64,27 +54,7 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str)
     body.append(f'<text x="{(LEFT + WIDTH) // 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
     turn = f'transform="rotate(-90 14 {HEIGHT // 2})"'
     body.append(f'<text x="14" y="{HEIGHT // 2}" text-anchor="middle" {turn}>{escape(y_label)}</text>')
-    return _svg(HEIGHT, *body)
-
-
-def bar_chart(title: str, bars: Sequence[Bar], legend: Sequence[str] = ()) -> str:
-    """Horizontal bars to one scale; `legend` names the colours by index."""
-    longest = max((sum(value for value, _ in bar.parts) for bar in bars), default=0) or 1
-    room = WIDTH - LABEL_WIDTH - 150
-    body = [f'<text x="8" y="16" font-weight="bold">{escape(title)}</text>']
-    for index, name in enumerate(legend):
-        colour = COLOURS[index % len(COLOURS)]
-        body.append(f'<text x="{LABEL_WIDTH + 110 * index}" y="16" fill="{colour}">{escape(name)}</text>')
-    for row, bar in enumerate(bars):
-        y, x = TOP + row * (BAR_HEIGHT + BAR_GAP), float(LABEL_WIDTH)
-        body.append(f'<text x="{LABEL_WIDTH - 8}" y="{y + 13}" text-anchor="end">{escape(bar.label)}</text>')
-        for value, colour_index in bar.parts:
-            width = room * value / longest
-            colour = COLOURS[colour_index % len(COLOURS)]
-            body.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>')
-            x += width
-        body.append(f'<text x="{x + 6:.1f}" y="{y + 13}">{escape(bar.text)}</text>')
-    return _svg(TOP + len(bars) * (BAR_HEIGHT + BAR_GAP) + 8, *body)
+    return picture(WIDTH, HEIGHT, *body)
 
 
 def data_url(svg: str) -> str:
@@ -132,6 +102,7 @@ def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float
     return lambda value: start + (end - start) * (value - low) / ((high - low) or 1)
 
 
-def _svg(height: int, *body: str) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+def picture(width: int, height: int, *body: str) -> str:
+    """SVG of shapes on white paper; texts in `body` must be escaped."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return f'{head} font-family="sans-serif" font-size="11">{PAPER}' + "".join(body) + "</svg>"

@@ -19,20 +19,23 @@ import pyarrow.parquet as pq
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from tasks.charts import Bar, Series, bar_chart, data_url, line_chart, short_number
+from tasks.charts import Series, data_url, line_chart, short_number
 from tasks.config import for_source
+from tasks.distributions import select_pictures
 from tasks.epochs import mixture_of_run
+from tasks.flow_picture import flow_picture
 from tasks.funnel import FunnelRow, funnel
 from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import load_manifest
 from tasks.redact import RedactConfig, redact_text
 from tasks.runs import RunRecord
-from tasks.samples import Sample, sample_stage
+from tasks.samples import Sample, sample_reasons
 from tasks.storage import Storage
 
 SAMPLED_STAGES = ("dedup-exact", "select", "dedup-near", "redact", "decontaminate")
 SAMPLES_PER_REASON = 2
-REASONS_PER_STAGE = 6
+REASONS_PER_STAGE = 6  # in the dashboard
+MAX_REASONS = 100  # in the report: every reason that a stage gave
 SAMPLE_CHARS = 300
 LINE_CHARS = 100
 
@@ -55,7 +58,8 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         nodes=read_graph(storage, record),
         graph=Markup(graph_svg(read_graph(storage, record))),
         funnel=rows,
-        funnel_picture=Markup(funnel_chart(rows)),
+        funnel_picture=Markup(flow_picture(rows)),
+        rules=select_pictures(storage, record),
         classifiers=read_classifiers(storage, record),
         personal_data=(_extra(storage, record, "redact") or {}).get("personal_data", {}),
         evaluation_sets=(_extra(storage, record, "decontaminate") or {}).get("evaluation_sets", {}),
@@ -65,7 +69,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         losses=read_losses(storage, record),
         vocabulary=_extra(storage, record, "vocabulary"),
         export=_extra(storage, record, "export"),
-        samples=list(_samples(storage, record)),
+        samples=list(_samples(storage, record, MAX_REASONS)),
         number=short_number,
     )
     key = f"runs/{record.run_id}/report.html"
@@ -77,7 +81,7 @@ def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) 
     """(key, description, Markdown) of each page: funnel, samples, loss curve, graph. Larger pictures are left out."""
     rows = funnel(storage, record)
     pages = [("funnel", "documents by stage and source", _funnel_page(rows, picture_bytes))]
-    samples = list(_samples(storage, record))
+    samples = list(_samples(storage, record, REASONS_PER_STAGE))
     if samples:
         pages.append(("samples", "what was dropped or edited, and why", _samples_page(samples)))
     metrics = read_training(storage, record)
@@ -132,28 +136,16 @@ def loss_chart(metrics: pa.Table | None) -> str:
     return line_chart("training loss", series, "tokens", "nats per token")
 
 
-def funnel_chart(rows: list[FunnelRow]) -> str:
-    """Documents that leave each stage: a bar per stage, a colour per source."""
-    sources = list(dict.fromkeys(row.source for row in rows))
-    bars = []
-    for stage in dict.fromkeys(row.stage for row in rows if row.stage != "pack"):
-        own = [row for row in rows if row.stage == stage]
-        came, left = sum(row.rows_in for row in own), sum(row.rows_out for row in own)
-        parts = [(row.rows_out, sources.index(row.source)) for row in own]
-        bars.append(Bar(stage, parts, f"{short_number(left)} ({left / came if came else 0:.0%} of what came in)"))
-    return bar_chart("documents after each stage", bars, sources)
-
-
-def _samples(storage: Storage, record: RunRecord) -> Iterator[tuple[str, Sample]]:
+def _samples(storage: Storage, record: RunRecord, reasons_per_stage: int) -> Iterator[tuple[str, Sample]]:
     config = RedactConfig.model_validate(record.recipe.get("redact", {}))
     for stage in SAMPLED_STAGES:
         for line in record.datasets_of(stage):
-            reasons = load_manifest(storage, line.reference).reasons
-            for reason in sorted(reasons, key=lambda name: -reasons[name])[:REASONS_PER_STAGE]:
-                for sample in sample_stage(storage, record, stage, reason, SAMPLES_PER_REASON):
-                    own = for_source(config, sample.source)
-                    text = redact_text(sample.text, own) if own.enabled else sample.text
-                    yield stage, sample.model_copy(update={"text": text})
+            manifest = load_manifest(storage, line.reference)
+            reasons = sorted(manifest.reasons, key=lambda name: -manifest.reasons[name])[:reasons_per_stage]
+            for sample in sample_reasons(storage, manifest, reasons, SAMPLES_PER_REASON):
+                own = for_source(config, sample.source)
+                text = redact_text(sample.text, own) if own.enabled else sample.text
+                yield stage, sample.model_copy(update={"text": text})
 
 
 def _extra(storage: Storage, record: RunRecord, stage: str) -> dict[str, Any] | None:
@@ -171,7 +163,7 @@ def _funnel_page(rows: list[FunnelRow], picture_bytes: int) -> str:
     ]
     return "\n\n".join(
         [
-            _picture("funnel", funnel_chart(rows), picture_bytes),
+            _picture("funnel", flow_picture(rows), picture_bytes),
             _table(("stage", "source", *numbers), cells),
             f"The commonest {REASONS_PER_STAGE} reasons of each:",
             _table(("stage", "source", "reason", "documents"), reasons),

@@ -54,7 +54,7 @@ def sample_stage(
         return _kept(storage, manifest, count)
     if reason not in manifest.reasons:
         raise ConfigError(f"stage {stage} never gave the reason {reason!r}; its reasons: {_reasons(manifest)}")
-    return _decided(storage, manifest, reason, count)
+    return sample_reasons(storage, manifest, [reason], count)
 
 
 def _kept(storage: Storage, manifest: Manifest, count: int) -> list[Sample]:
@@ -66,17 +66,20 @@ def _kept(storage: Storage, manifest: Manifest, count: int) -> list[Sample]:
     return [Sample(doc_id=name, source=part.source or "", action="keep", text=texts[name]) for _, part, name in best]
 
 
-def _decided(storage: Storage, manifest: Manifest, reason: str, count: int) -> list[Sample]:
+def sample_reasons(storage: Storage, manifest: Manifest, reasons: list[str], count: int) -> list[Sample]:
+    """`count` documents that a stage dropped or edited for each reason; the ledgers are read once."""
     before = _input_parts(storage, manifest)
-    best: list[tuple[int, Part | None, dict[str, Any]]] = []
+    best: dict[str, list[tuple[int, Part | None, dict[str, Any]]]] = {reason: [] for reason in reasons}
     for index, part in enumerate(manifest.parts):
         ledger = read_ledger(storage, part)
-        rows = ledger.filter(pc.equal(ledger["reason"], reason)).to_pylist()
         origin = before[index] if index < len(before) else None
-        found = [(rank_of(row["doc_id"]), part if row["action"] == "edit" else origin, row) for row in rows]
-        best = sorted([*best, *found], key=lambda entry: entry[0])[:count]
-    texts = read_texts(storage, [(part, row["doc_id"]) for _, part, row in best if part is not None])
-    return [Sample(**row, text=texts.get(row["doc_id"], "")) for _, _, row in best]
+        for reason in reasons:
+            rows = ledger.filter(pc.equal(ledger["reason"], reason)).to_pylist()
+            found = [(rank_of(row["doc_id"]), part if row["action"] == "edit" else origin, row) for row in rows]
+            best[reason] = sorted([*best[reason], *found], key=lambda entry: entry[0])[:count]
+    chosen = [entry for reason in reasons for entry in best[reason]]
+    texts = read_texts(storage, [(part, row["doc_id"]) for _, part, row in chosen if part is not None])
+    return [Sample(**row, text=texts.get(row["doc_id"], "")) for _, _, row in chosen]
 
 
 def _input_parts(storage: Storage, manifest: Manifest) -> list[Part]:

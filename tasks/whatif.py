@@ -119,8 +119,8 @@ def what_if(
         tally = tallies.setdefault(source, Tally())
         settings = for_source(before, source), for_source(after, source)
         for table in read_part(storage, measured):
-            old, new = (_judge(table, config) for config in settings)
-            _count(tally, table, old, new)
+            old, new = (judge(table, config) for config in settings)
+            count(tally, table, old, new)
             for is_kept, judged in ((True, old), (False, new)):
                 rows = np.flatnonzero((old.passing != new.passing) & (new.passing == is_kept))
                 found = [_changed(table, row, judged, part, is_kept) for row in _nearest(judged, rows, num_samples)]
@@ -162,12 +162,14 @@ def _datasets(storage: Storage, record: RunRecord) -> tuple[Manifest, Manifest]:
     return load_manifest(storage, f"{made_of['stage']}/{made_of['fingerprint']}"), signals
 
 
-def _judge(signals: pa.Table, config: SelectConfig) -> Judged:
+def judge(signals: pa.Table, config: SelectConfig) -> Judged:
+    """The rows under one config, as it applies to their source."""
     found = verdicts(signals, config) if config.enabled else []
     return Judged(found, first_failing(found, signals.num_rows))
 
 
-def _count(tally: Tally, signals: pa.Table, old: Judged, new: Judged) -> None:
+def count(tally: Tally, signals: pa.Table, old: Judged, new: Judged) -> None:
+    """Add the rows, judged under the run's settings and under others, to the counts."""
     chars = np.asarray(pc.fill_null(signals["num_chars"], 0))
     tally.documents.update(
         documents=signals.num_rows,

@@ -97,7 +97,7 @@ def test_the_report_holds_the_figures_of_the_run(record: RunRecord, workspace: W
     tags = Tags()
     tags.feed(page)
     assert "short 1" in tags.text
-    assert "documents after each stage" in tags.text
+    assert "documents from stage to stage" in tags.text
     assert "svg" in tags.tags
 
 
