@@ -34,7 +34,8 @@ def languages(*texts: str) -> list[str]:
     ("code", "normal"),
     [
         ("eng", "en"), ("en", "en"), ("EN-us", "en"), ("eng_Latn", "en"), ("fra", "fr"), ("fre", "fr"), ("ger", "de"),
-        ("cmn", "zh"), ("zh-Hant", "zh"), ("arb", "ar"), ("nob", "no"), ("kab", "kab"), ("gug", "gn"), ("und", "und"),
+        ("cmn", "zh"), ("zh-Hant", "zh"), ("yue", "zh"), ("wuu", "zh"), ("arz", "ar"),
+        ("arb", "ar"), ("nob", "no"), ("kab", "kab"), ("gug", "gn"), ("und", "und"),
     ],
 )  # fmt: skip
 def test_codes_are_normalised(code: str, normal: str) -> None:
@@ -54,6 +55,15 @@ def test_languages_and_probabilities_are_those_of_the_package() -> None:
         label, expected = package.classify(text)
         assert code == normalise_language_code(label)
         assert probability == pytest.approx(expected, abs=1e-4)
+
+
+def test_latin_letters_in_a_text_of_another_script_do_not_count() -> None:
+    page = (
+        "def main(): return the value of this function and print it\n" * 3
+        + "この関数は値を返します。日本語の説明です。" * 2
+    )
+    assert languages(page) == ["ja"]
+    assert languages("The letter π is the ratio of a circle's circumference to its diameter, as Euler wrote.") == ["en"]
 
 
 def test_a_text_without_anything_known_is_undetermined() -> None:
