@@ -76,6 +76,16 @@ def test_the_recipe_is_one_and_its_override_fits() -> None:
             assert Recipe.parse(merge(values, parse_override(override))) != recipe, override
 
 
+def test_the_classifiers_shown_are_sections_of_a_recipe() -> None:
+    [block] = blocks_of("Classifiers")
+    web = {"base": "/data/web"}
+    sources = {"ingest": {"sources": {"web": web, "books": web, "wiki": web}}}
+    text = block.replace("path: ", "path: /lists/")  # relative places are resolved when a file is loaded
+    recipe = Recipe.parse(yaml.safe_load(blocks_of("Your own recipe")[0]) | yaml.safe_load(text) | sources)
+    assert set(recipe.classifiers.given) == {"quality", "toxicity", "perplexity"}
+    assert recipe.select.perplexity is not None
+
+
 def test_the_demo_recipe_loads_and_is_where_the_readme_says() -> None:
     [path] = {text for text in code_of(SECTIONS["Your own recipe"]) if text.endswith("demo.yaml")}
     recipe = Recipe.load(ROOT / path)
