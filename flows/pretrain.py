@@ -13,6 +13,8 @@ from tasks.outcome import Reference
 def pretrain(run: Run, packs: stages.Packs) -> dict[str, Reference] | None:
     """The training dataset of every phase, by name, in the order of the recipe."""
     trained: dict[str, Reference] = {}
+    if start := run.recipe.train.initialize_from:
+        trained[stages.IMPORTED] = call(stages.import_model, run, start.path)
     for phase in run.recipe.train.phases:
         trained[phase.name] = call(stages.train, run, packs, phase.name, trained)
     return trained if run.wants("train") else None

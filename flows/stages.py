@@ -26,6 +26,7 @@ from tasks.demo_corpus import write_python_corpus
 from tasks.errors import Cancelled, StorageError, WorkerLost
 from tasks.evaluate import evaluate_checkpoint
 from tasks.export import export_model
+from tasks.import_weights import import_weights, take_tokenizer
 from tasks.inputs import read_sources
 from tasks.journal import Run
 from tasks.manifest import Manifest
@@ -44,6 +45,7 @@ from tasks.vocabulary import train_tokenizer
 HOUR = 3600
 MESSAGE_CHARS = 1000  # of a state message; longer ones are cut by the dashboard
 
+IMPORTED = ""  # in the place of a phase's name: what first phases continue
 Packs = dict[str, Reference]  # by pack_label
 
 
@@ -131,7 +133,9 @@ def mix(run: Run, documents: Reference, signals: Reference) -> Any:
 
 @task(name="vocabulary", **STAGE)
 def vocabulary(run: Run, documents: Reference, mix: Reference) -> Any:
-    """The tokenizer, trained on a sample of the train split."""
+    """The tokenizer, trained on a sample of the train split, or that of imported weights."""
+    if start := run.recipe.train.initialize_from:
+        return answer(run, "vocabulary", partial(take_tokenizer, path=start.path), config=run.recipe.model)
     config = run.recipe.vocabulary.model_copy(update={"sample_weights": run.recipe.sample_weights})
     return answer(run, "vocabulary", train_tokenizer, documents, mix, config=config)
 
@@ -159,13 +163,20 @@ def pack(run: Run, documents: Reference, mix: Reference, vocabulary: Reference) 
     return answers(run, "pack", make)
 
 
+@task(name="import", **STAGE)
+def import_model(run: Run, path: str) -> Any:
+    """The weights that a first phase continues, where the recipe names a folder of transformers."""
+    return answer(run, "import", partial(import_weights, path=path), config=run.recipe.model)
+
+
 @task(name="train", **(STAGE | {"timeout_seconds": 90 * 24 * HOUR}))
 def train(run: Run, packs: Packs, phase_name: str, trained: dict[str, Reference]) -> Any:
     """The checkpoints of one phase, resumed from the newest sound one; `trained` holds the phases before it."""
     recipe = run.recipe
     [phase] = [phase for phase in recipe.train.phases if phase.name == phase_name]
     read = [packs[pack_label(request)] for request in pack_requests(phase, "train")]
-    parent = [] if phase.after is None else [trained[phase.after]]
+    before = IMPORTED if phase.after is None else phase.after
+    parent = [] if before == IMPORTED and IMPORTED not in trained else [trained[before]]
     return answer(
         run, "train", train_phase, *read, *parent,
         label=f"train {phase_name}", config=recipe.train.run_of(phase_name, recipe.model),

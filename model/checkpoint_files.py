@@ -34,6 +34,7 @@ class TrainState(BaseModel, frozen=True, extra="forbid"):
     events: Events = Events()
     bad_steps: tuple[int, ...] = ()
     probe_loss: float | None = None
+    has_moments: bool = True  # imported weights have none
     config: dict[str, JsonValue] = {}
     compute: dict[str, JsonValue] = {}
 

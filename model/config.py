@@ -146,10 +146,23 @@ class PhaseRun(BaseModel, frozen=True, extra="forbid"):
     max_epochs: float = Field(default=4.0, gt=0, exclude=True)  # a guard: no part of any key
 
 
+class WeightsSource(BaseModel, frozen=True, extra="forbid"):
+    """Weights that a training starts from."""
+
+    path: str = Field(
+        description="folder of this machine that transformers saved: config.json, safetensors, tokenizer.json"
+    )
+
+
 class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     """Training as a recipe states it; the phases form a tree by `after`."""
 
     phases: tuple[PhaseConfig, ...] = Field(min_length=1)
+    initialize_from: WeightsSource | None = Field(
+        default=None,
+        description="weights and tokenizer to continue from, in the place of random ones and a trained one",
+        json_schema_extra={"neutral": None},
+    )
     optimizer: OptimizerConfig = OptimizerConfig()
     stability: StabilityConfig = StabilityConfig()
     precision: Literal["bf16", "fp32"] = Field(

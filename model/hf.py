@@ -80,20 +80,6 @@ BLOCKS: dict[str, dict[str, tuple[str, ...]]] = {
     "qwen3_moe": ATTENTION | QK_NORM | EXPERTS,
     "gpt2": GPT2_BLOCK,
 }
-# Their config's field -> the only value that we have a place for, where the field is there at all
-IMPORTED_ONLY_WITH: dict[str, Any] = {
-    "attention_bias": False,
-    "mlp_bias": False,
-    "hidden_act": "silu",
-    "use_sliding_window": False,
-    "norm_topk_prob": True,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "add_cross_attention": False,
-}
-GPT2_ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
 
 
 @dataclass(frozen=True)
@@ -221,58 +207,6 @@ def _experts_to_theirs(config: ModelConfig) -> dict[str, Any]:
     } | ({"moe_intermediate_size": config.mlp_width, "norm_topk_prob": True} if config.qk_norm else {})
 
 
-def from_their_config(theirs: PreTrainedConfig) -> ModelConfig:
-    """Our config for a checkpoint of theirs. Raises ValueError for a variant that we do not have."""
-    shape = theirs.model_type
-    if shape not in BLOCKS:
-        raise ValueError(f"config.json: model_type is {shape!r}, only {', '.join(BLOCKS)} can be imported")
-    rope = getattr(theirs, "rope_parameters", None) or {}
-    wanted = IMPORTED_ONLY_WITH | ({"sliding_window": None} if shape == "mixtral" else {})
-    found = {name: (getattr(theirs, name), value) for name, value in wanted.items() if hasattr(theirs, name)}
-    for name, (got, allowed) in ({"rope_type": (rope.get("rope_type", "default"), "default")} | found).items():
-        if got != allowed:
-            raise ValueError(f"config.json: {name} is {got!r}, only {allowed!r} can be imported")
-    fields: dict[str, Any] = {
-        "num_layers": theirs.num_hidden_layers,
-        "width": theirs.hidden_size,
-        "num_heads": theirs.num_attention_heads,
-        "vocab_size": theirs.vocab_size,
-        "tie_embeddings": theirs.tie_word_embeddings,
-    }
-    return ModelConfig.model_validate(fields | (_gpt2_fields(theirs) if shape == "gpt2" else _rotary_fields(theirs)))
-
-
-def _gpt2_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    if theirs.activation_function not in GPT2_ACTIVATIONS:
-        allowed = ", ".join(GPT2_ACTIVATIONS)
-        raise ValueError(f"config.json: activation_function is {theirs.activation_function!r}, not one of {allowed}")
-    return {
-        "positions": "learned",
-        "max_positions": theirs.n_positions,
-        "norm": "layer",
-        "norm_eps": theirs.layer_norm_epsilon,
-        "biases": True,
-        "activation": GPT2_ACTIVATIONS[theirs.activation_function],
-        "mlp_width": theirs.n_inner,
-    }
-
-
-def _rotary_fields(theirs: PreTrainedConfig) -> dict[str, Any]:
-    shape, experts = theirs.model_type, None
-    if shape in ("mixtral", "qwen3_moe"):
-        count = theirs.num_experts if shape == "qwen3_moe" else theirs.num_local_experts
-        experts = {"count": count, "active": theirs.num_experts_per_tok}
-    return {
-        "num_kv_heads": theirs.num_key_value_heads,
-        "head_width": getattr(theirs, "head_dim", None),
-        "mlp_width": theirs.moe_intermediate_size if shape == "qwen3_moe" else theirs.intermediate_size,
-        "norm_eps": theirs.rms_norm_eps,
-        "rope_base": (theirs.rope_parameters or {}).get("rope_theta", 10_000.0),
-        "qk_norm": shape in ("qwen3", "qwen3_moe"),
-        "experts": experts,
-    }
-
-
 # --- models and folders --------------------------------------------------------------------------------------------
 
 
@@ -287,6 +221,12 @@ def build_theirs(
     model = model.to(weights["norm.weight"].dtype)
     model.load_state_dict(theirs, strict=True)
     return model.eval()
+
+
+def read_folder(folder: Path, config: ModelConfig) -> dict[str, Tensor]:
+    """The weights of a folder that transformers saved, under our names, fp32. Raises KeyError when one is missing."""
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).state_dict()
+    return from_theirs(config, theirs)
 
 
 def save_theirs(

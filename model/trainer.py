@@ -139,11 +139,14 @@ class Trainer:
             initialize(self.model, self.job.run.model, self.job.run.seed)
             self._set_applied(0)
             return "fresh start: this training has no checkpoint yet"
+        if not read_state(self.job.store, self.job.parent).has_moments:
+            tensors = training_tensors(self.model, None)  # the optimizer's stay 0
         parent = self.checkpoints.load(self.job.parent, tensors)
         if isinstance(parent, str):
             raise ValueError(f"checkpoint {self.job.parent} of the phase before can't be continued: {parent}")
         self._set_applied(parent.state.applied_steps)
-        return f"fresh start from {self.job.parent}: weights and moments are its own, hyper-parameters the recipe's"
+        taken = "weights and moments are its own" if parent.state.has_moments else "the weights are its own"
+        return f"fresh start from {self.job.parent}: {taken}, hyper-parameters the recipe's"
 
     def _set_applied(self, applied: int) -> None:
         """AdamW's own step counter, which its bias correction reads."""

@@ -1,7 +1,7 @@
 """What a model may have seen: for each evaluation set, whether the text it was trained on was cleaned of it.
 
 Read from the lineage in the manifests. A set counts as decontaminated only if every source of every phase was searched
-for it and cleaned; otherwise its status stands in the place of its scores.
+for it and cleaned, and the weights were not imported; otherwise its status stands in the place of its scores.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,6 +27,8 @@ def status_of_sets(
         names |= {name for manifest in cleaners for name in manifest.config.get("evaluation_sets", {})}
         sets = set().union(*(cleaned_sets(manifest, source) for manifest in cleaners))
         cleaned[source] = cleaned.get(source, sets) & sets
+    if any(manifest.stage == "import" for manifest in ancestors(storage, trained)):
+        return dict.fromkeys(sorted(names), f"{NOT_DECONTAMINATED} (imported weights)")
     status = {}
     for name in sorted(names):
         missing = sorted(source for source, sets in cleaned.items() if name not in sets)

@@ -24,10 +24,11 @@ import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from model.config import PhaseRun
-from tasks.contamination import status_of_sets
+from tasks.contamination import ancestors, status_of_sets
 from tasks.dataset import Dataset, Workspace
 from tasks.manifest import Manifest
 from tasks.parts import Part, PartWriter, Receipt, Unit, read_part
+from tasks.storage import Storage
 from tasks.trained_model import (
     CHECKPOINT_FILE,
     SamplingConfig,
@@ -88,7 +89,9 @@ def evaluate_checkpoint(*datasets: Manifest, into: Workspace, config: EvaluateCo
         return found
     check_vocabulary(PhaseRun.model_validate(trained.config).model, vocabulary.extra["size"])
     with dataset.lease():
-        units = [_unit(dataset, part, {"rows": rows}) for part, rows in rows_of_parts(packs, config.rows_per_source)]
+        start = imported_weights(into.storage, trained)
+        wanted = rows_of_parts(packs, config.rows_per_source)
+        units = [_unit(dataset, part, {"rows": rows} | start) for part, rows in wanted]
         receipts = dataset.compute(units, measure_part)
         samples = _sample(dataset)
         return dataset.publish(
@@ -99,6 +102,12 @@ def evaluate_checkpoint(*datasets: Manifest, into: Workspace, config: EvaluateCo
                 "samples": samples,
             },
         )
+
+
+def imported_weights(storage: Storage, trained: Manifest) -> dict[str, str]:
+    """{"imported": reference} where training began with imported weights; else nothing, as they are drawn anew."""
+    found = [manifest.reference for manifest in ancestors(storage, trained) if manifest.stage == "import"]
+    return {"imported": found[0]} if found else {}
 
 
 def rows_of_parts(packs: dict[str, Manifest], rows_per_source: int) -> Iterator[tuple[Part, int]]:
@@ -119,7 +128,9 @@ def measure_part(unit: Unit, writer: PartWriter) -> None:
     checkpoint, token_bytes, pack = unit.inputs
     run = PhaseRun.model_validate(unit.arguments["run"])
     sizes = torch.tensor(unit.storage.read_json(f"{token_bytes.stage}/{BYTES_FILE}"), dtype=torch.int64)
-    models = first_weights(run), load_weights(unit.storage, checkpoint.stage, run)
+    start = unit.arguments.get("imported")
+    before = first_weights(run) if start is None else load_weights(unit.storage, start, run)
+    models = before, load_weights(unit.storage, checkpoint.stage, run)
     left, first = unit.arguments["rows"], 0
     with one_thread():
         for group in read_part(unit.storage, pack, ["input_ids", "document_starts", "num_tokens"]):

@@ -22,6 +22,7 @@ from tasks.dedup_near import NearDedupConfig
 from tasks.errors import ConfigError
 from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
+from tasks.import_weights import read_model
 from tasks.ingest import IngestConfig
 from tasks.mixture import MixConfig, sub_sources
 from tasks.pack import PackConfig
@@ -101,8 +102,8 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:
-        """The model must have a row for every token."""
-        if self.model.vocab_size < self.vocabulary.size:
+        """The model must have a row for every token; an imported tokenizer is measured when it is taken."""
+        if self.train.initialize_from is None and self.model.vocab_size < self.vocabulary.size:
             raise ValueError(
                 f"model.vocab_size {self.model.vocab_size} is smaller than vocabulary.size {self.vocabulary.size}"
             )
@@ -149,7 +150,7 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         values = read_yaml(recipe_path(path))
         for override in overrides:
             values = merge(values, parse_override(override))
-        return cls.parse(_resolve_paths(values, recipe_path(path).parent))
+        return cls.parse(_with_imported_model(_resolve_paths(values, recipe_path(path).parent)))
 
 
 def recipe_path(path: str | Path) -> Path:
@@ -224,6 +225,17 @@ def _resolve_paths(values: Any, folder: Path) -> Any:
             for key, value in values.items()
         }
     return [_resolve_paths(item, folder) for item in values] if isinstance(values, list) else values
+
+
+def _with_imported_model(values: Any) -> Any:
+    """The model of the folder that training starts from, with the fields that the recipe gives laid over it."""
+    train = values.get("train")
+    start = train.get("initialize_from") if isinstance(train, dict) else None
+    if not (isinstance(start, dict) and isinstance(start.get("path"), str)):
+        return values
+    given = values.get("model", {})
+    model = read_model(start["path"]).model_dump(mode="json")
+    return {"vocabulary": {}} | values | ({"model": model | given} if isinstance(given, dict) else {})
 
 
 def _absolute(place: str, folder: Path) -> str:

@@ -67,7 +67,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
     (rows and epochs), ordinals, compute. Raises ConfigError, DataError, TrainingDiverged, WorkerLost, LeaseLost.
     """
     by_source = {manifest.config["request"]["source"]: manifest for manifest in datasets if manifest.stage == "pack"}
-    parent = next((manifest for manifest in datasets if manifest.stage == "train"), None)
+    parent = next((manifest for manifest in datasets if manifest.stage in ("train", "import")), None)
     packs = [pack_of(source, manifest) for source, manifest in sorted(by_source.items())]
     check_data(config, packs, parent)
     inputs = {f"pack:{source}": manifest for source, manifest in sorted(by_source.items())}
