@@ -8,6 +8,7 @@ from model.config import TrainConfig
 from tasks.classifier_config import ClassifiersConfig, read_files, read_labelled
 from tasks.errors import ConfigError, DataError
 from tasks.evaluation_sets import EvaluationSetConfig, place_of, read_items, read_set_file
+from tasks.import_weights import check_model
 from tasks.ingest import IngestConfig
 from tasks.ingest.sources import list_source
 from tasks.inputs import inputs_key
@@ -29,6 +30,8 @@ def check_start(run: Run) -> None:
     find_index(run)
     if run.wants("train") and recipe.pin.train is None:
         check_ranks(recipe.train)
+    if (start := recipe.train.initialize_from) is not None:
+        check_model(start.path, recipe.model)
     if recipe.pin.vocabulary and recipe.pin.pack:
         return
     if not recipe.prepare and not run.storage.exists(inputs_key(run.run_id)):
