@@ -22,6 +22,7 @@ from pydantic import BaseModel
 from tasks.charts import Series, data_url, line_chart, short_number
 from tasks.config import for_source
 from tasks.distributions import select_pictures
+from tasks.documents import source_of
 from tasks.epochs import mixture_of_run
 from tasks.flow_picture import flow_picture
 from tasks.funnel import FunnelRow, funnel
@@ -29,13 +30,14 @@ from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import load_manifest
 from tasks.redact import RedactConfig, redact_text
 from tasks.runs import RunRecord
-from tasks.samples import Sample, sample_reasons
+from tasks.samples import Sample, read_texts, sample_reasons
 from tasks.storage import Storage
 
 SAMPLED_STAGES = ("dedup-exact", "select", "dedup-near", "redact", "decontaminate")
 SAMPLES_PER_REASON = 2
 REASONS_PER_STAGE = 6  # in the dashboard
 MAX_REASONS = 100  # in the report: every reason that a stage gave
+SHOWN_CLUSTERS = 5
 SAMPLE_CHARS = 300
 LINE_CHARS = 100
 
@@ -69,6 +71,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         losses=read_losses(storage, record),
         vocabulary=_extra(storage, record, "vocabulary"),
         export=_extra(storage, record, "export"),
+        clusters=near_duplicates(storage, record),
         samples=list(_samples(storage, record, MAX_REASONS)),
         number=short_number,
     )
@@ -136,6 +139,36 @@ def loss_chart(metrics: pa.Table | None) -> str:
     return line_chart("training loss", series, "tokens", "nats per token")
 
 
+def near_duplicates(storage: Storage, record: RunRecord) -> dict[str, Any] | None:
+    """Clusters of near duplicates, the largest with the beginning of the document kept; None where there is none."""
+    lines = record.datasets_of("dedup-near")
+    manifest = load_manifest(storage, lines[-1].reference) if lines else None
+    if manifest is None or not manifest.extra.get("clusters", {}).get("sizes"):
+        return None
+    clusters, documents = manifest.extra["clusters"], manifest.by_source
+    shares = {
+        source: (count, count / documents[source]["rows_in"])
+        for source, count in clusters["by_source"].items()
+        if source in documents  # an index can hold others
+    }
+    config = RedactConfig.model_validate(record.recipe.get("redact", {}))
+    largest = []
+    for entry in clusters["largest"][:SHOWN_CLUSTERS]:
+        own = [part for part in manifest.parts[entry["kept_part"] : entry["kept_part"] + 1] if part.rows]
+        text = read_texts(storage, [(part, entry["kept"]) for part in own]).get(entry["kept"], "(in the index)")
+        largest.append(entry | {"text": _shown(text, source_of(entry["kept"]), config)[:SAMPLE_CHARS]})
+    return {
+        "sizes": dict(sorted(clusters["sizes"].items(), key=lambda item: int(item[0]))),
+        "shares": shares,
+        "largest": largest,
+    }
+
+
+def _shown(text: str, source: str, config: RedactConfig) -> str:
+    own = for_source(config, source)
+    return redact_text(text, own) if own.enabled else text
+
+
 def _samples(storage: Storage, record: RunRecord, reasons_per_stage: int) -> Iterator[tuple[str, Sample]]:
     config = RedactConfig.model_validate(record.recipe.get("redact", {}))
     for stage in SAMPLED_STAGES:
@@ -143,9 +176,7 @@ def _samples(storage: Storage, record: RunRecord, reasons_per_stage: int) -> Ite
             manifest = load_manifest(storage, line.reference)
             reasons = sorted(manifest.reasons, key=lambda name: -manifest.reasons[name])[:reasons_per_stage]
             for sample in sample_reasons(storage, manifest, reasons, SAMPLES_PER_REASON):
-                own = for_source(config, sample.source)
-                text = redact_text(sample.text, own) if own.enabled else sample.text
-                yield stage, sample.model_copy(update={"text": text})
+                yield stage, sample.model_copy(update={"text": _shown(sample.text, sample.source, config)})
 
 
 def _extra(storage: Storage, record: RunRecord, stage: str) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from tasks.dataset import Dataset
 from tasks.dedup_near.candidates import COMPONENT_SCHEMA, PART_SHIFT, nodes_of
+from tasks.dedup_near.clusters import joined, summary_of
 from tasks.dedup_near.index import IndexPart
 from tasks.exchange import (
     check_exchange,
@@ -42,7 +43,7 @@ from tasks.manifest import Manifest
 from tasks.parts import Part, PartWriter, Unit, read_part
 
 REASON = "near_duplicate"
-MATCHED = "matched_index"
+MATCHED, CLUSTERS = "matched_index", "clusters"
 MEMBER_BYTES = 250  # of an exchanged row with its sorted copy, without its shingles
 SHINGLE_BYTES = 8
 
@@ -66,7 +67,8 @@ def verify_pairs(
 ) -> Manifest:
     """The verified pairs (VERDICT_SCHEMA): every document that goes, and the one kept instead.
 
-    rules: threshold, and priorities by source. extra: matched_index, the documents that go for one of the index.
+    rules: threshold, and priorities by source.
+    extra: matched_index, the documents that go for one of the index, and clusters (clusters.py).
     """
     facts = {**rules, "index": [old.kept.digest for old in index]}
     inputs = {"documents": documents, "components": components}
@@ -93,7 +95,12 @@ def verify_pairs(
     parts = [receipt.part for receipt in sent]
     received = step.compute(partition_units(step, parts, partitions, threshold=rules["threshold"]), judge_members)
     check_exchange(step.stage, sent, received)
-    manifest = step.publish(received, extra={MATCHED: sum(receipt.extra.get(MATCHED, 0) for receipt in received)})
+    judged = [receipt.extra for receipt in received if CLUSTERS in receipt.extra]
+    found_facts = {
+        MATCHED: sum(extra[MATCHED] for extra in judged),
+        CLUSTERS: joined([extra[CLUSTERS] for extra in judged]),
+    }
+    manifest = step.publish(received, extra=found_facts)
     remove_parts(dataset.storage, sent)
     return manifest
 
@@ -158,6 +165,7 @@ def judge_members(unit: Unit, writer: PartWriter) -> None:
     sets, stays = (hashes, bounds // SHINGLE_BYTES), priority >= PROTECTED_PRIORITY
     matched, values = walk_groups(sets, order, starts, stays, float(unit.arguments["threshold"]))
     gone = np.flatnonzero(matched >= 0)
+    writer.extra[CLUSTERS] = summary_of(facts, gone, matched[gone])
     dropped, kept = facts.take(pa.array(gone)), facts["doc_id"].take(pa.array(matched[gone]))
     writer.extra[MATCHED] = int((priority[matched[gone]] == INDEX_PRIORITY).sum())
     columns = [dropped["part"], dropped["doc_id"], pa.array([REASON] * len(gone), pa.string()), kept, values[gone]]

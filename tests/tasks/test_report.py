@@ -9,6 +9,7 @@ import pytest
 
 from tasks.dataset import Workspace
 from tasks.decontaminate import DecontaminateConfig, drop_evaluation_text
+from tasks.dedup_near import NearDedupConfig, drop_near_duplicates
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import Manifest
@@ -113,6 +114,29 @@ def test_the_report_says_what_personal_data_was_replaced_and_shows_shapes_only(
     words = " ".join(tags.text.split("Personal data replaced")[1].split())
     assert words.startswith("sourcekindmatchesdocumentsshapes webemail 21 a@a.aa aa@aaaa.aaa webphone 11 (000)")
     assert not any(secret in tags.text for secret in ("acme", "456-1111"))
+
+
+def test_the_report_shows_clusters_of_near_duplicates_with_escaped_samples(
+    workspace: Workspace, make_documents: MakeDocuments
+) -> None:
+    text = " ".join(f"{one}{other}" for one in "abcdefgh" for other in "stuvwxyz")
+    pages = [f"<script>alert(1)</script> jo@acme.org {text}{'!' * number}" for number in range(5)]
+    documents = make_documents({"web": [*pages, "alone"], "books": [f"{text} jo"]}, parts=2)
+    kept = drop_near_duplicates(documents, into=workspace, config=NearDedupConfig(priorities={"books": 1}))
+    record = RunRecord(run_id="20260101-000000-abcd", created="2026-01-01", recipe={"name": "r"})
+    record.set_dataset(line_of(kept))
+    tags = Tags()
+    tags.feed(workspace.storage.read_bytes(write_report(workspace.storage, record)).decode())
+    words = " ".join(tags.text.split("Near duplicates")[1].split())
+    assert words.startswith("Clusters by size: up to 8: 1. Documents in clusters: books 1 (100.0%), web 5 (83.3%).")
+    assert "6 documents, kept: books:" in words
+    assert "hy hz jo" in words
+    assert "script" not in tags.tags
+    protected = NearDedupConfig(protected=("web",))  # nobody of web goes; one of books does, for one of them
+    record.set_dataset(line_of(drop_near_duplicates(documents, into=workspace, config=protected)))
+    page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
+    assert "&lt;script&gt;alert(1)" in page
+    assert "jo@acme.org" not in page
 
 
 def test_samples_of_earlier_stages_hold_no_personal_data_unless_the_recipe_leaves_it(
