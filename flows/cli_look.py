@@ -1,5 +1,6 @@
 """The commands that look at runs: runs, show, files, why, sample, trace, report, generate. They start nothing."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from tasks.manifest import Manifest, list_manifests, load_manifest
 from tasks.report import write_report
 from tasks.runs import RUN_STAGES, find_record, list_records
 from tasks.samples import DEFAULT_COUNT, sample_stage
+from tasks.signal_table import SIGNALS, Signal
 from tasks.storage import Storage
 from tasks.summary import summarise
 from tasks.trace import trace_step
@@ -23,8 +25,25 @@ MAX_SEED = 2**63 - 1
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    for command in (runs, show, files, why, trace, sample, report, generate):
+    for command in (runs, show, files, why, trace, sample, report, generate, signals):
         app.command()(command)
+
+
+def signals(as_json: AsJson = False) -> None:
+    """List the signals that documents have, which rules of select may name: type, range, unit, source, meaning."""
+    if as_json:
+        say_json([asdict(signal) for signal in SIGNALS])
+        return
+    rows = [
+        (signal.name, signal.type, _range(signal), signal.unit, signal.source, signal.meaning) for signal in SIGNALS
+    ]
+    say_table(("signal", "type", "range", "unit", "source", "meaning"), rows)
+
+
+def _range(signal: Signal) -> str:
+    if signal.low is None and signal.high is None:
+        return ""
+    return f"{'' if signal.low is None else f'{signal.low:g}'}..{'' if signal.high is None else f'{signal.high:g}'}"
 
 
 def runs(root: Root = "./lake", as_json: AsJson = False) -> None:

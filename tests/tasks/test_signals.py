@@ -79,6 +79,7 @@ def test_every_signal_stays_in_its_range() -> None:
 
 @pytest.mark.parametrize("text", [None, "", " ", "\u00a0\u200b", "\n\n", "\0", "\ufeff"])
 def test_empty_texts_have_defined_values(text: str | None) -> None:
+    """dolma#32, datatrove PR#512: blank texts crashed filters or passed them."""
     measured = {k: v[0].as_py() for k, v in measure(pa.array([text], pa.large_string()), DEFAULT).items()}
     assert measured["num_visible_chars"] == 0
     assert measured["language"] == "und"
@@ -91,6 +92,7 @@ JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れた�
 
 @pytest.mark.parametrize(("text", "language", "has_ends"), [(THAI, "th", False), (JAPANESE, "ja", True)])
 def test_scripts_without_spaces_are_not_judged_by_words(text: str, language: str, has_ends: bool) -> None:
+    """NVIDIA-NeMo/Curator#281: Thai was lost to rules that count words between spaces."""
     measured = row(text)
     assert measured["language"] == language
     assert measured["cut_spans"] == []
@@ -105,6 +107,7 @@ def test_korean_and_hindi_have_words() -> None:
 
 
 def test_blank_lines_are_no_duplicates() -> None:
+    """datatrove#273: poems were dropped because their blank lines are alike."""
     poem = "\n\n".join(f"verse number {n} is not like the others" for n in range(40))
     assert row(poem)["duplicate_line_ratio"] == 0
     assert row(poem)["repeated_line_char_ratio"] == 0
@@ -121,6 +124,7 @@ def test_blank_lines_are_no_duplicates() -> None:
     ids=["spaces", "50 MB line", "one word", "lines"],
 )
 def test_huge_texts(text: str, num_words: int) -> None:
+    """marin PR#4603: runs of white space and huge lines blew up memory and time."""
     measured = row(text, LOOSE)
     assert (measured["num_words"], measured["num_chars"]) == (num_words, len(text))
 
