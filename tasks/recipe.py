@@ -15,7 +15,7 @@ from model.architecture import ModelConfig
 from model.config import TrainConfig, fill_in_phases
 from model.shapes import shape_of
 from tasks.classifier_config import ClassifiersConfig
-from tasks.config import canonical_json, explain, merge
+from tasks.config import canonical_json, explain, for_source, merge
 from tasks.decontaminate import DecontaminateConfig
 from tasks.dedup_exact import ExactDedupConfig
 from tasks.dedup_near import NearDedupConfig
@@ -98,6 +98,23 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         for path, weights in named.items():
             for name in weights:
                 _check_sub_source(name, buckets, path)
+        return self
+
+    @model_validator(mode="after")
+    def _check_trained_signals(self) -> Self:
+        """A rule or bucket over a signal that nothing measures would drop or divide nothing."""
+        quality, toxicity, perplexity = self.classifiers.quality, self.classifiers.toxicity, self.classifiers.perplexity
+        measured = {
+            "quality_score": ("quality", quality),
+            "toxicity_score": ("toxicity.labelled", toxicity and (toxicity.path or toxicity.labelled)),
+            "num_listed_words": ("toxicity.word_lists", toxicity and toxicity.word_lists),
+            "perplexity": ("perplexity", perplexity),
+        }
+        buckets = {own.signal for source in self.ingest.sources if (own := for_source(self.mix, source).buckets)}
+        for section, signals in (("select", self.select.signals), ("mix.buckets", buckets)):
+            for name, (key, given) in measured.items():
+                if name in signals and not given:
+                    raise ValueError(f"{section}: nothing measures signal {name}; configure classifiers.{key}")
         return self
 
     @model_validator(mode="after")

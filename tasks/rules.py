@@ -216,18 +216,31 @@ class SelectConfig(BaseModel, frozen=True, extra="forbid"):
         return SelectConfig.model_validate(merge(values, self.by_language.get(code, {})))
 
     @property
+    def variants(self) -> Iterator["SelectConfig"]:
+        """Itself, and as it applies to each source and language that has values of its own."""
+        yield self
+        for code in self.by_language:
+            yield self.for_language(code)
+        for source in self.by_source:
+            yield from for_source(self, source).variants
+
+    @property
     def reasons(self) -> list[str]:
         """Names of the rules that are on in any source or language, in the order in which they are judged."""
-        found = {EMPTY, ALL_CUT} if self.enabled else set()
-        if self.enabled:
-            found |= {rule.reason for rule in RULES if threshold_of(self, rule) is not None}
-            found |= {LANGUAGE} if self.language and self.language.keep else set()
-            found |= {OWN + name for name, text in self.rules.items() if text}
-        for code in self.by_language:
-            found |= set(self.for_language(code).reasons)
-        for source in self.by_source:
-            found |= set(for_source(self, source).reasons)
+        found: set[str] = set()
+        for own in (config for config in self.variants if config.enabled):
+            found |= {EMPTY, ALL_CUT} | {rule.reason for rule in RULES if threshold_of(own, rule) is not None}
+            found |= {LANGUAGE} if own.language and own.language.keep else set()
+            found |= {OWN + name for name, text in own.rules.items() if text}
         return sorted(found, key=judging_order)
+
+    @property
+    def signals(self) -> set[str]:
+        """The signals that its rules read, in any source or language."""
+        enabled = [config for config in self.variants if config.enabled]
+        of_families = {rule.signal for own in enabled for rule in RULES if threshold_of(own, rule) is not None}
+        texts = {text for own in enabled for text in own.rules.values() if text}
+        return of_families.union(*(parse_expression(text).signals for text in texts))
 
 
 def threshold_of(config: SelectConfig, rule: Rule) -> float | None:
