@@ -132,6 +132,7 @@ def test_exactly_one_of_identical_documents_survives(workspace: Workspace, make_
 
 
 def test_documents_too_short_for_a_shingle_bypass_it(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    """text-dedup#77, bigcode-dataset#35: short documents had equal signatures, and one was left of all."""
     rng = random.Random(4)
     texts = ["yes", "no", "ok then", "", "...", "yes", " ".join(prose(rng, 60)), " ".join(prose(rng, 60))]
     kept = drop_near_duplicates(make_documents(texts), into=workspace, config=PLAIN)
@@ -140,6 +141,7 @@ def test_documents_too_short_for_a_shingle_bypass_it(workspace: Workspace, make_
 
 
 def test_long_unrelated_texts_of_few_words_all_stay(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    """marin#6854: 51,160 unrelated books were one cluster of character shingles."""
     rng = random.Random(5)
     texts = [" ".join(prose(rng, 9_000)) for _ in range(60)]
     kept = drop_near_duplicates(make_documents(texts), into=workspace, config=PLAIN)
@@ -172,6 +174,7 @@ def hot_corpus(rng: random.Random, size: int) -> list[str]:
 def test_a_band_shared_by_a_third_of_all_documents_is_bounded(
     workspace: Workspace, make_documents: MakeDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """ray#45303, text-dedup#41: a hot key hung the shuffle or took all memory."""
     texts = hot_corpus(random.Random(7), 900)
     keys = candidates.band_keys
 
@@ -229,6 +232,7 @@ def straight(make_documents: MakeDocuments, tmp_path: Path) -> Manifest:
 def test_one_two_and_four_workers_give_the_same_bytes(
     make_documents: MakeDocuments, straight: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """marin#6798, text-dedup#28: who was kept depended on workers and their order."""
     monkeypatch.setattr("tasks.exchange.PARTITION_BYTES", 50_000)  # several partitions
     for workers in (1, 2, 4):
         own = Workspace(Storage(str(tmp_path / f"workers-{workers}")), workers=workers)

@@ -19,6 +19,7 @@ from tasks.dedup_near.candidates import (
 )
 from tasks.dedup_near.signatures import sign
 from tasks.documents import DOCUMENT_SCHEMA
+from tasks.errors import DataError
 from tasks.kernels.shingles import NUM_PERMUTATIONS
 from tasks.manifest import Manifest, list_manifests, load_manifest
 from tasks.parts import read_part
@@ -125,3 +126,14 @@ def test_edges_within_a_part_are_stars_not_all_pairs(workspace: Workspace, make_
     connect(dataset, sign(dataset, documents, {"web": True}), ())
     edges = load_manifest(workspace.storage, list_manifests(workspace.storage, "dedup-near.edges")[0])
     assert 39 <= edges.totals["rows_out"] < 3 * 39
+
+
+def test_a_signature_file_that_was_cut_is_refused(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    """datatrove#157, #397: what a killed task left of its signatures was read by the next stage."""
+    documents = make_documents(near_texts(groups=2, copies=2), parts=2)
+    dataset = dataset_of(workspace, documents)
+    signatures = sign(dataset, documents, {"web": True})
+    path = signatures.parts[1].path
+    workspace.storage.write_bytes(path, workspace.storage.read_bytes(path)[:-10])
+    with pytest.raises(DataError, match=r"dedup-near\.signatures"):
+        connect(dataset, signatures, ())
