@@ -105,8 +105,12 @@ def bury(client: SyncPrefectClient, record: RunRecord) -> None:
 def work(api_url: str) -> int:
     """A worker of the pool, in a process of its own, until it ends or a signal ends us; returns its exit status."""
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # a script's background ignores SIGINT, and Prefect's worker needs it
+        signal.signal(number, signal.default_int_handler)
     worker = subprocess.Popen(command, env=os.environ | {"PREFECT_API_URL": api_url})
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return worker.wait()
     except KeyboardInterrupt:

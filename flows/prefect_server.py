@@ -31,7 +31,7 @@ from tasks.errors import ConfigError, PipelineError
 STARTUP_SECONDS = 120.0  # a cold database migrates for 20 s, under load much longer
 USERS_CHECK_SECONDS = 1.0
 DEFAULT_PORT = 4200  # Prefect's own, so that its documentation applies; another when it is taken
-QUIET = {  # nothing is reported to anybody; wins only where the user has said nothing
+QUIET = {  # nothing is reported to anybody (but by the pages below /v2); wins only where the user has said nothing
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",

@@ -40,6 +40,7 @@ MAX_REASONS = 100  # in the report: every reason that a stage gave
 SHOWN_CLUSTERS = 5
 SAMPLE_CHARS = 300
 LINE_CHARS = 100
+SIZES = ("tokens", "bytes")
 
 
 class Losses(BaseModel, frozen=True):
@@ -47,6 +48,12 @@ class Losses(BaseModel, frozen=True):
 
     rows: list[dict[str, Any]]
     notes: dict[str, str]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the figures, the sizes first, each measure before beside after."""
+        names = (name for row in self.rows[:1] for name in row if name != "source")
+        return sorted(names, key=lambda name: (name not in SIZES, name.replace("_after", "_z")))
 
 
 def write_report(storage: Storage, record: RunRecord) -> str:

@@ -94,8 +94,9 @@ def test_retry_in_the_dashboard_hands_the_run_to_a_worker(
 
 
 def test_up_serves_and_works_until_it_is_told_to_stop(server_url: str) -> None:
+    command = "trap '' INT; exec \"$0\" -m flows.cli up"  # as in the background of a script
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.cli", "up"], env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        ["sh", "-c", command, sys.executable], env=os.environ | {"PYTHONPATH": str(PROJECT)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.stdout is not None

@@ -15,7 +15,7 @@ from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
 from tasks.redact import RedactConfig, redact_personal_data
-from tasks.report import dashboard_pages, fence, write_report
+from tasks.report import Losses, dashboard_pages, fence, write_report
 from tasks.runs import DatasetLine, RunRecord
 from tests.conftest import MakeDocuments
 
@@ -177,6 +177,15 @@ def test_the_report_says_which_evaluation_items_were_found_where_and_how_sure(
     assert " quiz1 11 100.00% from 1.0: 1 01 web 1 " in words
     assert "quiz:<i>7 (question, 100% of its n-grams) in web:" in words
     assert words.endswith(question)
+
+
+def test_held_out_losses_are_listed_before_beside_after() -> None:
+    row = {"bits_per_byte_after": 1, "bits_per_byte_before": 2, "bytes": 3, "nats_after": 4, "nats_before": 5}
+    losses = Losses(rows=[row | {"source": "web", "tokens": 6}], notes={})
+    assert losses.columns == [
+        "bytes", "tokens", "bits_per_byte_before", "bits_per_byte_after", "nats_before", "nats_after",
+    ]  # fmt: skip
+    assert Losses(rows=[], notes={}).columns == []
 
 
 def test_the_dashboard_pages_cannot_be_broken_by_text(record: RunRecord, workspace: Workspace) -> None:
