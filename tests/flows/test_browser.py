@@ -256,16 +256,15 @@ def test_cancel_stops_the_work_keeps_what_is_finished_and_a_rerun_completes(
     recipe: dict[str, Any], dashboard: Dashboard, tmp_path: Path
 ) -> None:
     """prefect#17482, #12688, #17259, #18840, #19593: Ray's tasks go too, nothing is tried again."""
-    phase = recipe["train"]["phases"][0] | {"tokens": 32_768}
-    mill = Mill(tmp_path / "mill", recipe | {"train": recipe["train"] | {"phases": [phase]}}, workers=2)
-    process = mill.start("run", str(mill.recipe), "--root", str(mill.root))
-    wait_until(lambda: bool(list(mill.root.glob("mix/*/manifest.json"))), process)
+    mill = Mill(tmp_path / "mill", recipe, workers=2)
+    process = mill.start("run", str(mill.recipe), "--root", str(mill.root), "--until", "mix")
+    wait_until(lambda: bool(list(mill.root.glob("ingest/*/manifest.json"))), process)
     dashboard.open(f"/runs/flow-run/{mill.flow_run_id()}")
-    expect(dashboard.page.get_by_text("Running", exact=True).first).to_be_visible()
     dashboard.button("Cancel").click()
-    wait_until(lambda: bool(list(mill.root.glob("train/*/checkpoints/*/manifest.json"))), process)
+    dashboard.look("asked")
+    wait_until(lambda: bool(list(mill.root.glob("dedup-exact/*/manifest.json"))), process)  # then signals, the longest
     assert len(mill.processes()) > 4  # Ray and its workers
-    dashboard.button("Cancel").last.click()  # of the dialog
+    dashboard.button("Confirm").click()
     assert process.wait(CANCELLED_SECONDS) == 1
     wait_until(lambda: mill.processes() == [])
     expect(dashboard.page.get_by_text("Cancelled", exact=True).first).to_be_visible()
@@ -273,9 +272,10 @@ def test_cancel_stops_the_work_keeps_what_is_finished_and_a_rerun_completes(
     record = mill.record()
     assert [attempt.state for attempt in record.attempts] == ["cancelled"]
     assert f"basemill rerun {record.run_id}" in mill.log.read_text()
-    assert not list(mill.root.glob("train/*/manifest.json"))
+    assert not list(mill.root.glob("mix/*/manifest.json"))
 
     finished = mill.receipts()
+    assert finished
     assert mill.call("rerun", "latest") == 0, mill.log.read_text()[-3000:]
     assert [attempt.state for attempt in mill.record().attempts] == ["cancelled", "completed"]
     assert finished.items() <= mill.receipts().items()
