@@ -174,7 +174,7 @@ def train(run: Run, packs: Packs, phase_name: str, trained: dict[str, Reference]
     """The checkpoints of one phase, resumed from the newest sound one; `trained` holds the phases before it."""
     recipe = run.recipe
     [phase] = [phase for phase in recipe.train.phases if phase.name == phase_name]
-    read = [packs[pack_label(request)] for request in pack_requests(phase, "train")]
+    read = [packs[pack_label(request)] for split in SPLITS for request in pack_requests(phase, split)]
     before = IMPORTED if phase.after is None else phase.after
     parent = [] if before == IMPORTED and IMPORTED not in trained else [trained[before]]
     return answer(

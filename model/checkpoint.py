@@ -210,8 +210,37 @@ class Checkpoints:
             raise NoSoundCheckpoint(f"{self.folder}: no sound checkpoint among {len(passed_over)}: {reasons}")
         return None
 
+    def load_healthy(
+        self,
+        tensors: dict[str, Tensor],
+        is_wanted: Callable[[int], bool],
+        check: Callable[[TrainState], str | None] = lambda _: None,
+    ) -> Loaded | None:
+        """Go back to the newest sound and healthy checkpoint of a wanted step; None when there is none. Collective.
+
+        Those after it are void, for their history is another one: their manifests go, on rank 0, newest first.
+        """
+        steps = self.ranks.from_first(list_steps(self.store, self.folder) if self.ranks.is_first else [])
+        loaded: Loaded | str = UNFINISHED
+        for step in filter(is_wanted, steps):
+            loaded = self.load(step_key(self.folder, step), tensors, check, only_healthy=True)
+            if isinstance(loaded, Loaded):
+                break
+            logger.warning("checkpoint of step %d passed over: %s", step, loaded)
+        found = loaded if isinstance(loaded, Loaded) else None
+        self.history = found.manifest.metrics if found else []
+        for step in steps if self.ranks.is_first else []:
+            if found is None or step > found.state.step:
+                self.store.delete(f"{step_key(self.folder, step)}/manifest.json")
+        return found
+
     def load(
-        self, key: str, tensors: dict[str, Tensor], check: Callable[[TrainState], str | None] = lambda _: None
+        self,
+        key: str,
+        tensors: dict[str, Tensor],
+        check: Callable[[TrainState], str | None] = lambda _: None,
+        *,
+        only_healthy: bool = False,
     ) -> Loaded | str:
         """Load the checkpoint at `key` into `tensors`, or say why it can't be. Collective."""
         folder, _, name = key.rpartition("/")
@@ -220,6 +249,8 @@ class Checkpoints:
         )
         if isinstance(manifest, str):
             return manifest
+        if only_healthy and not manifest.healthy:
+            return "it was saved between bad steps"
         local = self.scratch / f"load-{self.attempt}-{manifest.step}"
         try:
             mine = [*manifest.shards, *manifest.files][self.ranks.local_rank :: self.ranks.local_count]

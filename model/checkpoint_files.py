@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, JsonValue
 
 from model.schedule import Events
+from model.stability import Memory
 from model.store import Store
 
 FORMAT_VERSION = 1
@@ -32,7 +33,7 @@ class TrainState(BaseModel, frozen=True, extra="forbid"):
     position: int
     ordinals: dict[str, int]  # pack key -> rows drawn by this phase and those before it
     events: Events = Events()
-    bad_steps: tuple[int, ...] = ()
+    memory: Memory = Memory()
     probe_loss: float | None = None
     has_moments: bool = True  # imported weights have none
     config: dict[str, JsonValue] = {}

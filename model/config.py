@@ -36,12 +36,34 @@ class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class StabilityConfig(BaseModel, frozen=True, extra="forbid"):
-    """When training stops itself: a bad step (non-finite loss or gradient) is skipped, too many of them halt."""
+    """When a step counts as bad, and what follows; see model/stability.py."""
 
-    window_steps: int = Field(default=10, ge=1, description="steps looked back on")
-    max_bad_steps: int = Field(
-        default=3, ge=0, description="bad steps in the window that are only skipped; one more halts"
+    window_steps: int = Field(default=128, ge=2, description="applied steps that mean and deviation are taken over")
+    min_window_steps: int = Field(default=64, ge=2, description="fewer of them: only what is not finite is bad")
+    sigmas: float = Field(default=6.0, gt=0, description="loss and gradient norm both this far above the mean are bad")
+    min_sigma_ratio: float = Field(default=0.02, ge=0, description="least deviation, as a share of the mean")
+    recent_steps: int = Field(default=10, ge=1, description="steps looked back on for trouble")
+    max_bad_steps: int = Field(default=3, ge=0, description="bad ones among them that are only skipped")
+    distance_steps: int = Field(default=20, ge=0, description="from the checkpoint gone back to, to the first bad step")
+    margin_steps: tuple[int, ...] = Field(
+        default=(5, 10, 20, 40), description="steps passed over after the last bad one, by attempt; empty: halt at once"
     )
+    calm_steps: int = Field(default=100, ge=0, description="gentler steps, from the first bad one on")
+    calm_lr_factor: float = Field(default=0.5, gt=0, le=1, description="on the learning rate in these steps")
+    calm_clip_factor: float = Field(default=0.5, gt=0, le=1, description="on the clip in these steps")
+    checkpoint_steps: int = Field(
+        default=200, ge=1, description="checkpoints to go back to lie at multiples of this, whatever the time"
+    )
+    level_tolerance: float = Field(default=0.02, ge=0, description="rise of the held-out loss that is none")
+    held_out_rows: int = Field(default=8, ge=1, description="rows per source that the held-out loss is measured on")
+
+    @model_validator(mode="after")
+    def _check_windows(self) -> Self:
+        if self.min_window_steps > self.window_steps:
+            raise ValueError(f"min_window_steps {self.min_window_steps} exceeds window_steps {self.window_steps}")
+        if any(margin < 0 for margin in self.margin_steps):
+            raise ValueError(f"margin_steps {list(self.margin_steps)} must be 0 or more")
+        return self
 
 
 class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):

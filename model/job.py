@@ -37,7 +37,7 @@ EXACT_METRICS = METRICS_SCHEMA.names[: METRICS_SCHEMA.get_field_index("seconds")
 
 CACHE_BYTES = 1 << 30  # row groups held: a run of 64 groups of 4,096 tokens is 134 MB per source, and two may be open
 
-Status = Literal["finished", "stopped", "halted"]
+Status = Literal["finished", "stopped", "halted", "rolled back"]
 
 
 class Settings(BaseModel, frozen=True, extra="forbid"):
@@ -81,11 +81,17 @@ class Job:
     settings: Settings = field(default_factory=Settings)
     parent: str | None = None
     live_prefix: str | None = None
+    held_out: tuple[Pack, ...] = ()  # rows that judge the model while it is trained, by source
 
     @property
     def checkpoints_folder(self) -> str:
         """Where its checkpoints lie."""
         return f"{self.folder}/checkpoints"
+
+    @property
+    def incidents_folder(self) -> str:
+        """Where the reports on roll-backs lie."""
+        return f"{self.folder}/incidents"
 
     @property
     def halted_key(self) -> str:

@@ -34,11 +34,23 @@ class Factor(BaseModel, frozen=True, extra="forbid"):
     to_tokens: int
 
 
+class Decision(BaseModel, frozen=True, extra="forbid"):
+    """What training decided by itself at the bad step `step`."""
+
+    kind: Literal["roll back", "level shift"]
+    step: int
+    bad_steps: tuple[int, ...]
+    to_step: int | None = None  # of the checkpoint gone back to; 0: the beginning of the phase
+    attempt: int = 0
+    skip: SkipRange | None = None
+
+
 class Events(BaseModel, frozen=True, extra="forbid"):
     """What happened to a phase and changes its further plan; saved in every checkpoint."""
 
     skips: tuple[SkipRange, ...] = ()
     factors: tuple[Factor, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
     def factor(self, kind: Literal["lr", "clip"], tokens: int) -> float:
         """Product of the factors of one kind that hold at this clock."""

@@ -1,6 +1,7 @@
 """train: packs of a phase's sources -> checkpoints and metrics; one dataset per phase.
 
-Reads the packs (`input_ids`, `document_starts`, `num_tokens`) and, after another phase, its last checkpoint. Writes
+Reads the packs (`input_ids`, `document_starts`, `num_tokens`), held-out packs of the same sources (they judge the model
+meanwhile; see model/stability.py) and, after another phase, its last checkpoint. Writes
 
     train/<fingerprint>/checkpoints/step-00001234/...   see model/checkpoint_files.py
                        /checkpoint.json                 which checkpoint is the result, and what it stands for
@@ -30,7 +31,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -63,14 +64,15 @@ STOP_GRACE_SECONDS = 8.0  # for the ranks to save at a step boundary before they
 def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings: Settings | None = None) -> Manifest:
     """The trained phase. `datasets`: the packs of its sources and, unless it is a first phase, the phase it continues.
 
-    `extra`: checkpoint (its key), step, tokens, loss_first, loss_last, tokens_per_second, skipped_steps, sources
-    (rows and epochs), ordinals, compute. Raises ConfigError, DataError, TrainingDiverged, WorkerLost, LeaseLost.
+    `extra`: checkpoint (its key), step, tokens, loss_first, loss_last, tokens_per_second, skipped_steps, decisions
+    (roll-backs, accepted levels), sources (rows and epochs), ordinals, compute. Raises ConfigError, DataError, TrainingDiverged, WorkerLost, LeaseLost.
     """
-    by_source = {manifest.config["request"]["source"]: manifest for manifest in datasets if manifest.stage == "pack"}
+    by_source, held_out = (packs_by_source(datasets, split) for split in ("train", "held_out"))
     parent = next((manifest for manifest in datasets if manifest.stage in ("train", "import")), None)
     packs = [pack_of(source, manifest) for source, manifest in sorted(by_source.items())]
     check_data(config, packs, parent)
     inputs = {f"pack:{source}": manifest for source, manifest in sorted(by_source.items())}
+    inputs |= {f"held_out:{source}": manifest for source, manifest in sorted(held_out.items())}
     if parent is not None:
         inputs["parent"] = parent
     dataset = into.dataset("train", config, inputs=inputs, module=__name__, with_code=False)
@@ -87,6 +89,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
         settings=settings or settings_from_environment(),
         parent=parent.extra["checkpoint"] if parent else None,
         live_prefix=f"runs/{into.run_id}/live/train-{config.phase.name}",
+        held_out=tuple(pack_of(source, manifest) for source, manifest in sorted(held_out.items())),
     )
     with dataset.lease() as lost:
         if into.storage.exists(job.halted_key):
@@ -97,6 +100,12 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
 
 
 # --- what is asked for ---------------------------------------------------------------------------------------------
+
+
+def packs_by_source(datasets: Iterable[Manifest], split: str) -> dict[str, Manifest]:
+    """The packs of one split among datasets."""
+    packs = [manifest.config["request"] | {"manifest": manifest} for manifest in datasets if manifest.stage == "pack"]
+    return {pack["source"]: pack["manifest"] for pack in packs if pack["split"] == split}
 
 
 def pack_of(source: str, manifest: Manifest) -> Pack:
@@ -311,7 +320,8 @@ def publish(dataset: Dataset, job: Job, packs: list[Pack]) -> Manifest:
             "loss_first": metrics["loss"][0].as_py(),
             "loss_last": metrics["loss"][-1].as_py(),
             "tokens_per_second": round(state.tokens / seconds, 1),
-            "skipped_steps": list(state.bad_steps),
+            "decisions": [decision.model_dump(mode="json") for decision in state.events.decisions],
+            "skipped_steps": [bad.step for bad in state.memory.bad_steps],
             "sources": sources_of(job, packs, state.position),
             "ordinals": state.ordinals,
             "compute": state.compute,

@@ -29,24 +29,33 @@ def store(tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def make_pack(store: Storage) -> MakePack:
-    """make_pack("web", [300, 20]): a pack of documents of 3 to `length` tokens, id 0 = bos."""
+    """make_pack("web", [300, 20]): a pack of documents of `shortest` to `length` tokens, id 0 = bos."""
 
-    def make(source: str, rows: list[int], length: int = 32, vocab: int = 64, root: Storage = store) -> Pack:
+    def make(
+        source: str,
+        rows: list[int],
+        length: int = 32,
+        vocab: int = 64,
+        root: Storage = store,
+        file: str = "",
+        shortest: int = 3,
+    ) -> Pack:
         generator = np.random.default_rng(int.from_bytes(hashlib.sha256(source.encode()).digest()[:4]))
         parts, tokens = [], 0
         for index, count in enumerate(rows):
-            table = pack_table(generator, count, length, vocab)
+            table = pack_table(generator, count, length, vocab, shortest)
             tokens += sum(table["num_tokens"].to_pylist())
-            path = Path(root.path(f"pack/parts/{source}-{index}.parquet"))
+            key = f"pack/parts/{file or source}-{index}.parquet"
+            path = Path(root.path(key))
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True)
-            parts.append(PackPart(f"pack/parts/{source}-{index}.parquet", count))
+            parts.append(PackPart(key, count))
         return Pack(source, f"digest-{source}-{rows}-{length}", tuple(parts), tokens, length)
 
     return make
 
 
-def pack_table(generator: np.random.Generator, count: int, length: int, vocab: int) -> pa.Table:
+def pack_table(generator: np.random.Generator, count: int, length: int, vocab: int, shortest: int = 3) -> pa.Table:
     """Rows whose next token follows from the one before most of the time, so that a model learns something."""
     step = int(generator.integers(1, 9))
     ids = np.zeros((count, length), dtype=np.uint16)
@@ -54,7 +63,7 @@ def pack_table(generator: np.random.Generator, count: int, length: int, vocab: i
     for row in ids:
         row_starts, at, end = [], 0, length - int(generator.integers(0, 4))
         while at < end:
-            size = min(int(generator.integers(3, length + 1)), end - at)
+            size = min(int(generator.integers(shortest, length + 1)), end - at)
             row_starts.append(at)
             row[at + 1 : at + size] = 1 + (generator.integers(0, vocab) + step * np.arange(size - 1)) % (vocab - 1)
             at += size

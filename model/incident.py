@@ -1,0 +1,206 @@
+"""The report on a roll-back: which documents were unlike the others, and whether the numbers or the data were at fault.
+
+    <dataset>/incidents/step-00000104-1.parquet    every document of the bad steps and of healthy steps before them:
+                                                   position, document (its place in the row), source, targets, loss,
+                                                   score, is_suspect (of the bad steps)
+                                          .json    the decision, and the numerical report on the last bad batch
+
+`loss` is a document's mean loss under the checkpoint gone back to; `score` = (loss - median) / MAD, both of its source
+in the healthy steps. The first tokens of a document are the hard ones, so that a short one has a high mean: below the
+median length the MAD grows with 1 / length. The numerical report is taken before the roll-back: largest
+activations by block, the update by block relative to its weights, and the bad batch computed again in fp32: healthy
+there means the precision was at fault.
+"""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from model.batches import Batch, PackReader, rank_slice
+from model.distribute import build_model
+from model.loss import IGNORED, TokenLosses
+from model.order import Ints
+from model.schedule import Decision, SkipRange
+from model.stability import BadStep, limit_of
+from model.training import Training
+
+CHUNK_BATCHES = 4  # micro-batches scored at once
+LEAST_MAD = 1e-6  # of equal losses
+SCHEMA = pa.schema(
+    {
+        "position": pa.int64(), "document": pa.int64(), "source": pa.string(), "targets": pa.int64(),
+        "loss": pa.float64(), "score": pa.float64(), "is_suspect": pa.bool_(),
+    }
+)  # fmt: skip
+
+
+def write_incident(training: Training, decision: Decision, positions: tuple[Ints, Ints], numbers: Any) -> None:
+    """Score the documents under the weights as they are now, and write both files on rank 0. Collective."""
+    reference, suspect = (_score(training, chosen) for chosen in positions)
+    if not training.ranks.is_first:
+        return
+    rows = [row | {"is_suspect": False} for row in reference] + [row | {"is_suspect": True} for row in suspect]
+    table = pa.Table.from_pylist(with_scores(rows), SCHEMA)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    prefix = incident_prefix(training.job.incidents_folder, decision)
+    training.job.store.write_bytes(f"{prefix}.parquet", sink.getvalue().to_pybytes())
+    report = {"decision": decision.model_dump(mode="json"), "numerical": numbers}
+    training.job.store.write_bytes(f"{prefix}.json", json.dumps(report, indent=2).encode())
+
+
+def incident_prefix(folder: str, decision: Decision) -> str:
+    """Where the files of a decision lie, without their ending."""
+    return f"{folder}/step-{decision.step:08d}-{decision.attempt}"
+
+
+def positions_of(bad: list[BadStep], distance_rows: int, skips: list[SkipRange], ranks: int) -> tuple[Ints, Ints]:
+    """The rows of healthy steps before the first bad one, and those from the first to the last bad one."""
+    first, last = bad[0].position_from, bad[-1].position_to
+    return tuple(
+        _unskipped(start, stop, skips, ranks) for start, stop in ((max(0, first - distance_rows), first), (first, last))
+    )  # type: ignore[return-value]
+
+
+def _unskipped(start: int, stop: int, skips: list[SkipRange], ranks: int) -> Ints:
+    positions = np.arange(start, stop, dtype=np.int64)
+    for skip in skips:
+        positions = positions[(positions < skip.start) | (positions >= skip.stop)]
+    return positions[len(positions) % ranks :]  # the same number for every rank: a forward pass is collective
+
+
+def _score(training: Training, positions: Ints) -> list[dict[str, Any]]:
+    """One entry per document that has targets, in the order of positions, on every rank."""
+    reader = PackReader(training.job.store, training.order)
+    own = rank_slice(positions, training.ranks.rank, training.ranks.count)
+    size = CHUNK_BATCHES * training.job.settings.micro_batch_rows
+    entries: list[dict[str, Any]] = []
+    for chunk in (own[start : start + size] for start in range(0, len(own), size)):
+        batch = reader.read(chunk)
+        sources = [training.order.packs[index].source for index in training.order.locate(chunk).source]
+        for row, (nll, position) in enumerate(zip(training.measure(batch), chunk.tolist(), strict=True)):
+            facts = {"position": position, "source": sources[row]}
+            entries += [facts | entry for entry in _documents(batch, row, nll)]
+    return [entry for of_rank in training.ranks.gather(entries) for entry in of_rank]
+
+
+def _documents(batch: Batch, row: int, nll_T: Tensor) -> list[dict[str, Any]]:
+    targets, starts = batch.targets_BT[row] != IGNORED, batch.document_starts[row]
+    entries = []
+    for document, (start, stop) in enumerate(zip(starts, [*starts[1:], len(nll_T)], strict=True)):
+        if count := int(targets[start:stop].sum()):
+            loss = float(nll_T[start:stop].sum()) / count
+            entries.append({"document": document, "targets": count, "loss": loss})
+    return entries
+
+
+def with_scores(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with `score`. A source without healthy documents is compared with those of all sources."""
+    healthy = [row for row in rows if not row["is_suspect"]]
+    scales = {}
+    for source in {row["source"] for row in rows}:
+        alike = [row for row in healthy if row["source"] == source] or healthy
+        scales[source] = _scale(alike) if alike else (math.nan, math.nan, 0.0)
+    return [row | {"score": _score_of(row, *scales[row["source"]])} for row in rows]
+
+
+def _scale(rows: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Median and median absolute deviation of the losses, median number of targets."""
+    losses, targets = (np.array([row[name] for row in rows]) for name in ("loss", "targets"))
+    median = float(np.median(losses))
+    return median, max(float(np.median(np.abs(losses - median))), LEAST_MAD), float(np.median(targets))
+
+
+def _score_of(row: dict[str, Any], median: float, mad: float, targets: float) -> float:
+    return float((row["loss"] - median) / (mad * max(1.0, targets / row["targets"])))
+
+
+# --- numbers -------------------------------------------------------------------------------------------------------
+
+
+def numerical_report(training: Training, batch: Batch, lr: float) -> dict[str, Any]:
+    """What the weights as they are now make of a bad batch. Collective."""
+    largest, losses = _watched(training.model, lambda: training.measure(batch))
+    targets = max(1.0, training.ranks.sum([batch.num_targets], training.device)[0])
+    loss = training.ranks.sum([float(losses.sum())], training.device)[0] / targets
+    replayed = _fp32_loss(training, batch, targets)
+    window = training.memory.losses
+    limit = limit_of(window, training.job.run.stability) if window else math.inf
+    return {
+        "loss": _finite(loss),
+        "loss_in_fp32": _finite(replayed),
+        "verdict": "numerical" if not loss <= limit and replayed <= limit else "data or model",
+        "largest_activation": _by_block([max(values) for values in zip(*training.ranks.gather(largest), strict=True)]),
+        "update_to_weight": _by_block(_update_ratios(training, lr)),
+    }
+
+
+def _watched(model: nn.Module, run: Any) -> tuple[list[float], Tensor]:
+    """The largest |output| of each block while `run` is computed, and its result."""
+    largest = [0.0] * len(model.blocks)  # type: ignore[arg-type]
+
+    def watch(index: int) -> Any:
+        def note(module: nn.Module, given: Any, output: Tensor) -> None:
+            largest[index] = max(largest[index], float(output.detach().abs().max().nan_to_num(nan=math.inf)))
+
+        return note
+
+    handles = [block.register_forward_hook(watch(index)) for index, block in enumerate(model.blocks)]  # type: ignore[arg-type]
+    try:
+        result: Tensor = run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return largest, result
+
+
+def _fp32_loss(training: Training, batch: Batch, targets: float) -> float:
+    """The loss of the batch under the same weights, computed in fp32 throughout."""
+    model = build_model(training.job.run.model, "fp32", training.device, training.job.settings).eval()
+    model.rope_base = training.model.rope_base
+    with torch.no_grad():
+        for copies, weights in ((model.parameters(), training.parameters), (model.buffers(), training.model.buffers())):
+            for copy, weight in zip(copies, weights, strict=True):
+                _local(copy).copy_(_local(weight))
+        total = 0.0
+        for piece in batch.micro_batches(training.job.settings.micro_batch_rows):
+            ids_BT, targets_BT = piece.ids_BT.to(training.device), piece.targets_BT.to(training.device)
+            losses = model(ids_BT, piece.document_starts, targets_BT, 0.0)
+            assert isinstance(losses, TokenLosses)
+            total += float(losses.nll_BT.sum())
+    return training.ranks.sum([total], training.device)[0] / targets
+
+
+def _update_ratios(training: Training, lr: float) -> list[float]:
+    """|last AdamW update| / |weights| of each block, from the moments."""
+    eps, ratios = training.job.run.optimizer.eps, []
+    for block in training.model.blocks:
+        sums = [0.0, 0.0]
+        for parameter in block.parameters():
+            state = training.optimizer.state[parameter]
+            update = _local(state["exp_avg"]) / (_local(state["exp_avg_sq"]).sqrt() + eps)
+            sums[0] += float(update.double().square().sum())
+            sums[1] += float(_local(parameter).detach().double().square().sum())
+        updates, weights = training.ranks.sum(sums, training.device)
+        ratios.append(lr * math.sqrt(updates / weights) if weights else 0.0)
+    return ratios
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _by_block(values: list[float]) -> dict[str, float | str]:
+    return {f"blocks.{index}": _finite(value) for index, value in enumerate(values)}
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else str(value)

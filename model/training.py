@@ -1,0 +1,202 @@
+"""What is trained, and how it is saved and found again: weights, moments, clock, position, events, memory.
+
+Where it begins: the newest sound checkpoint of this dataset; else the parent's last one; else weights drawn by name.
+"""
+
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from model.batches import Batch, PackReader
+from model.checkpoint import Checkpoints, Loaded, training_tensors
+from model.checkpoint_files import TrainState, read_state
+from model.distribute import build_model, replicate
+from model.held_out import HeldOut
+from model.initialization import initialize
+from model.job import METRICS_SCHEMA, Job, Settings, order_of
+from model.loss import TokenLosses
+from model.optimizer import build_optimizer
+from model.ranks import Ranks
+from model.schedule import Events
+from model.stability import Memory
+
+logger = logging.getLogger(__name__)
+
+MAX_SAVING_RATIO = 0.05  # of the time may go into checkpoints; a slow store stretches the interval
+PROBE_TOLERANCE = 1e-3  # of the loss; other ranks or threads round differently, a wrong load is off by far more
+
+
+def compute_of(settings: Settings, ranks: Ranks) -> dict[str, Any]:
+    """What may change rounding: two runs that agree in it agree in every bit."""
+    is_cuda = settings.device == "cuda"
+    return {
+        "ranks": ranks.count,
+        "micro_batch_rows": settings.micro_batch_rows,
+        "device": torch.cuda.get_device_name() if is_cuda else f"cpu, {torch.get_num_threads()} threads",
+        "parallel": settings.parallel,
+        "shard_ranks": settings.shard_ranks,
+        "recompute": settings.recompute,
+        "compile_blocks": settings.compile_blocks,
+        "torch": str(torch.__version__),
+    }
+
+
+class Training:
+    """One phase on one rank. `step`, `tokens`, `position`: what is done of the phase; `applied`: of all phases."""
+
+    def __init__(self, job: Job, ranks: Ranks) -> None:
+        self.job, self.ranks = job, ranks
+        self.compute, self.device = compute_of(job.settings, ranks), torch.device(job.settings.device)
+        self.model = build_model(job.run.model, job.run.precision, self.device, job.settings)
+        self.model.rope_base = job.run.phase.rope_base or job.run.model.rope_base
+        self.replica = replicate(self.model, job.settings)  # what is called in training; the model itself unless DDP
+        self.optimizer = build_optimizer(self.model, job.run.optimizer)
+        self.parameters = list(self.model.parameters())
+        self.checkpoints = Checkpoints(job.store, job.checkpoints_folder, Path(job.scratch), job.attempt, ranks)
+        self.used = read_state(job.store, job.parent).ordinals if job.parent else {}
+        self.order = order_of(job.run, job.packs, self.used)
+        self.probe = PackReader(job.store, self.order).read(np.zeros(1, dtype=np.int64))
+        self.held_out = HeldOut(job, ranks)
+        self.step = self.applied = self.tokens = self.position = 0
+        self.memory, self.events = Memory(), Events()
+        self.rows: list[dict[str, Any]] = []  # metrics since the newest checkpoint
+        self.next_save = time.monotonic() + job.settings.checkpoint_seconds
+        self.began = self._begin()
+
+    def _begin(self) -> str:
+        """Load or draw the weights; says in words what was done."""
+        tensors = training_tensors(self.model, self.optimizer)
+        if loaded := self.checkpoints.load_newest(tensors, self._check_probe):
+            self._take(loaded.state)
+            self.memory, self.events = loaded.state.memory, loaded.state.events
+            return f"resumed from step {loaded.state.step}" + _told(loaded) + _changed(loaded.state, self.compute)
+        return self._begin_phase(tensors)
+
+    def _begin_phase(self, tensors: dict[str, Tensor]) -> str:
+        """The weights that a phase begins with."""
+        self.step = self.tokens = self.position = 0
+        if self.job.parent is None:
+            for name, tensor in tensors.items():
+                if name.startswith("optimizer."):
+                    tensor.zero_()
+            initialize(self.model, self.job.run.model, self.job.run.seed)
+            self._set_applied(0)
+            return "fresh start: this training has no checkpoint yet"
+        parent = self.checkpoints.load(self.job.parent, tensors)
+        if isinstance(parent, str):
+            raise ValueError(f"checkpoint {self.job.parent} of the phase before can't be continued: {parent}")
+        self._set_applied(parent.state.applied_steps)
+        return f"fresh start from {self.job.parent}: weights and moments are its own, hyper-parameters the recipe's"
+
+    def _take(self, state: TrainState) -> None:
+        self.step, self.tokens, self.position = state.step, state.tokens, state.position
+        self._set_applied(state.applied_steps)
+
+    def _set_applied(self, applied: int) -> None:
+        """AdamW's own step counter, which its bias correction reads."""
+        self.applied = applied
+        for parameter in self.parameters:
+            self.optimizer.state[parameter]["step"] = torch.tensor(float(applied), device=self.device)
+
+    def _check_probe(self, state: TrainState) -> str | None:
+        wanted, got = state.probe_loss, self._probe_loss()
+        if wanted is None or abs(got - wanted) <= PROBE_TOLERANCE * max(1.0, abs(wanted)):
+            return None
+        return f"the loss of its probe row is {got:.6f}, {wanted:.6f} was saved with it"
+
+    def _probe_loss(self) -> float:
+        """Nats per token of the phase's first row, under the weights as they are now."""
+        return float(self.measure(self.probe).sum()) / max(1, self.probe.num_targets)
+
+    def measure(self, batch: Batch) -> Tensor:
+        """Nats per token of this rank's rows, float32 (B, T) on the CPU, no gradients, no dropout. Collective."""
+        rows = self.job.settings.micro_batch_rows
+        self.model.eval()
+        with torch.no_grad():
+            losses = [self.forward(piece).nll_BT.float().cpu() for piece in batch.micro_batches(rows)]
+        self.model.train()
+        for unit in (*self.model.blocks, self.model):
+            if isinstance(unit, FSDPModule):
+                unit.reshard()  # no backward follows to do so: the next load or step would meet stale whole weights
+        return torch.cat(losses)
+
+    def forward(self, batch: Batch) -> TokenLosses:
+        """The losses of this rank's rows. Collective."""
+        ids_BT, targets_BT = batch.ids_BT.to(self.device), batch.targets_BT.to(self.device)
+        model = self.replica if self.model.training else self.model  # DDP's hooks are for steps alone
+        losses = model(ids_BT, batch.document_starts, targets_BT, self.job.run.optimizer.z_loss)
+        assert isinstance(losses, TokenLosses)
+        return losses
+
+    def save(self, is_last: bool) -> None:
+        """Write a checkpoint and let go of those that nobody needs. Collective."""
+        begun, probe_loss = time.monotonic(), self._probe_loss()
+        state = TrainState(
+            phase=self.job.run.phase.name,
+            step=self.step,
+            applied_steps=self.applied,
+            tokens=self.tokens,
+            position=self.position,
+            ordinals=self.used | self.order.ordinals_until(self.position),
+            events=self.events,
+            memory=self.memory,
+            probe_loss=probe_loss,
+            config=self.job.run.model_dump(mode="json"),
+            compute=self.compute,
+        )
+        self.checkpoints.save(
+            training_tensors(self.model, self.optimizer),
+            state,
+            pa.Table.from_pylist(self.rows, METRICS_SCHEMA),
+            healthy=math.isfinite(probe_loss) and not self.memory.recent(self.step, self.job.run.stability),
+            is_last=is_last,
+        )
+        self.rows.clear()
+        now = time.monotonic()
+        self.next_save = now + max(self.job.settings.checkpoint_seconds, (now - begun) / MAX_SAVING_RATIO)
+        if self.ranks.is_first:
+            kept = (*self.job.settings.keep_steps, *self._steps_to_go_back_to())
+            self.checkpoints.retain(self.job.settings.keep_checkpoints, kept)
+
+    def restore(self, latest: int) -> Memory:
+        """Load the newest healthy checkpoint to go back to, of step `latest` or before; else the phase's beginning."""
+        tensors = training_tensors(self.model, self.optimizer)
+        loaded = self.checkpoints.load_healthy(
+            tensors, lambda step: step <= latest and step % self.job.run.stability.checkpoint_steps == 0,
+            self._check_probe,
+        )  # fmt: skip
+        self.rows.clear()
+        if loaded is None:
+            self._begin_phase(tensors)
+            return Memory()
+        self._take(loaded.state)
+        return loaded.state.memory
+
+    def _steps_to_go_back_to(self) -> list[int]:
+        """Steps whose checkpoints a later roll-back may need."""
+        config = self.job.run.stability
+        every, reach = config.checkpoint_steps, config.distance_steps + config.recent_steps
+        newest = self.step // every * every
+        return [newest - every * age for age in range(2 + reach // every)]
+
+
+def _told(loaded: Loaded) -> str:
+    reasons = "; ".join(f"step {step}: {reason}" for step, reason in loaded.passed_over)
+    return f"; passed over {reasons}" if reasons else ""
+
+
+def _changed(state: TrainState, compute: dict[str, Any]) -> str:
+    changes = [
+        f"{name} {state.compute.get(name)} -> {now}" for name, now in compute.items() if state.compute.get(name) != now
+    ]
+    return (
+        f"; computed otherwise than before ({', '.join(changes)}), so losses agree within rounding" if changes else ""
+    )

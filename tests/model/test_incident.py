@@ -1,0 +1,223 @@
+"""Trouble planted in real packs: found, rolled back, told, and decided the same again."""
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from model.checkpoint_files import read_metrics, read_state, step_key
+from model.config import ModelConfig, PhaseRun
+from model.incident import LEAST_MAD, SCHEMA, with_scores
+from model.job import EXACT_METRICS, Job, Settings, order_of
+from model.order import GROUP_ROWS
+from model.trainer import train
+from tasks.storage import Storage
+
+WORKER = Path(__file__).with_name("train_worker.py")
+LENGTH, ROWS, STEPS = 64, 8, 140
+JUDGED_TARGETS = 4  # a piece of a document shorter than that says nothing by its mean
+FIRST, RARE = 90, 255  # the first poisoned step; an id that no other row holds
+MODEL = ModelConfig.of_size("tiny", num_layers=1, width=32, num_heads=2, num_kv_heads=1, mlp_width=64, vocab_size=256)
+STABILITY = {
+    "window_steps": 32, "min_window_steps": 16, "distance_steps": 8, "calm_steps": 20, "checkpoint_steps": 10,
+}  # fmt: skip
+
+
+@pytest.fixture
+def make_job(store: Storage, make_pack: Any, tmp_path: Path) -> Any:
+    packs = (
+        make_pack("web", [1100, 1300], length=LENGTH, shortest=20),
+        make_pack("code", [800], length=LENGTH, shortest=20),
+    )  # no row is read twice
+    held_out = tuple(
+        make_pack(name, [24], file=f"{name}-held-out", length=LENGTH, shortest=20) for name in ("web", "code")
+    )
+    (tmp_path / "scratch").mkdir()
+
+    def make(
+        folder: str = "train/x",
+        attempt: str = "a1",
+        stability: dict[str, Any] | None = None,
+        steps: int = STEPS,
+        **job: Any,
+    ) -> Job:
+        phase = {
+            "name": "main", "tokens": steps * ROWS * LENGTH, "weights": {"web": 3, "code": 1}, "batch": ROWS,
+            "sequence_length": LENGTH, "schedule": {"lr": 1e-2, "warmup_tokens": 1024},
+        }  # fmt: skip
+        run = PhaseRun.model_validate(
+            {
+                "model": MODEL,
+                "phase": phase,
+                "precision": "fp32",
+                "stability": STABILITY if stability is None else stability,
+            }
+        )
+        settings = Settings(checkpoint_steps=1000, threads=1, micro_batch_rows=8)
+        scratch = str(tmp_path / "scratch")
+        return Job(run, packs, store, folder, attempt, scratch, settings, held_out=held_out, **job)
+
+    return make
+
+
+def poison(job: Job, steps: range, rows_of_step: slice = slice(0, ROWS // 2)) -> set[tuple[str, int]]:
+    """Write one rare id all over rows that these steps (counted from 1) read; returns them as (pack part, row).
+
+    Random ids would raise the loss, but not the gradient norm: their gradients cancel.
+    """
+    positions = np.concatenate([np.arange((s - 1) * ROWS, s * ROWS)[rows_of_step] for s in steps])
+    refs = order_of(job.run, job.packs, {}).rows_of_positions(positions)
+    for key in {ref.part_key for ref in refs}:
+        path = job.store.path(key)  # type: ignore[attr-defined]
+        table = pq.read_table(path)
+        ids = table["input_ids"].combine_chunks().flatten().to_numpy().reshape(-1, LENGTH).copy()
+        for ref in refs:
+            if ref.part_key == key:
+                ids[ref.row] = RARE
+        column = pa.FixedSizeListArray.from_arrays(pa.array(ids.reshape(-1)), LENGTH)
+        table = table.set_column(table.column_names.index("input_ids"), "input_ids", column)
+        pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True)
+    return {(ref.part_key, ref.row) for ref in refs}
+
+
+def last_key(job: Job) -> str:
+    return step_key(job.checkpoints_folder, job.run.phase.tokens // (ROWS * LENGTH))
+
+
+def decisions_of(job: Job) -> list[tuple[Any, ...]]:
+    state = read_state(job.store, last_key(job))
+    return [(d.kind, d.step, d.attempt) for d in state.events.decisions]
+
+
+def metrics_of(job: Job) -> pa.Table:
+    return read_metrics(job.store, last_key(job)).select(EXACT_METRICS)
+
+
+def test_poison_is_passed_over_and_named(make_job: Any) -> None:
+    check_poison(make_job(), FIRST, 0.1)
+
+
+@pytest.mark.chaos
+def test_poison_with_the_usual_settings_costs_less_than_two_percent(make_job: Any, make_pack: Any) -> None:
+    job = make_job(steps=1500, stability={"checkpoint_steps": 50})
+    packs = (
+        make_pack("web", [11_000], file="long-web", length=LENGTH, shortest=20),
+        make_pack("code", [4_000], file="long-code", length=LENGTH, shortest=20),
+    )
+    check_poison(replace(job, packs=packs), 600, 0.02)
+
+
+def check_poison(job: Job, first: int, tolerance: float) -> None:
+    """30 steps in which half the rows are poison: found at once, passed over, named, and the run ends as well."""
+    clean = replace(job, folder="train/clean")
+    train(clean)
+    wanted = np.mean(metrics_of(clean)["loss"].to_pylist()[-50:])
+    poisoned = poison(job, range(first, first + 30))
+    assert train(job).status == "finished"
+    decisions = decisions_of(job)
+    assert [(kind, attempt) for kind, _, attempt in decisions] == [("roll back", 1), ("roll back", 2), ("roll back", 3)]
+    assert decisions[0][1] <= first + 4  # found within five steps
+    metrics = metrics_of(job)
+    assert np.mean(metrics["loss"].to_pylist()[-50:]) <= wanted * (1 + tolerance)
+    assert sum(metrics["rows"].to_pylist()) == metrics.num_rows * ROWS
+
+    order, tables = order_of(job.run, job.packs, {}), []
+    for _, step, attempt in decisions:
+        prefix = f"{job.incidents_folder}/step-{step:08d}-{attempt}"
+        table = pq.read_table(pa.BufferReader(job.store.read_bytes(f"{prefix}.parquet")))
+        assert table.schema == SCHEMA
+        tables.append(table)
+        report = json.loads(job.store.read_bytes(f"{prefix}.json"))
+        assert report["decision"]["step"] == step
+        assert report["numerical"]["verdict"] == "data or model"
+        assert set(report["numerical"]["update_to_weight"]) == {"blocks.0"}
+    rows = pa.concat_tables(tables)
+    rows = [row for row in rows.filter(rows["is_suspect"]).to_pylist() if row["targets"] >= JUDGED_TARGETS]
+    refs = order.rows_of_positions(np.array([row["position"] for row in rows]))
+    truth = [(ref.part_key, ref.row) in poisoned for ref in refs]
+    named = [row["score"] > 6 for row in rows]
+    hits = sum(a and b for a, b in zip(truth, named, strict=True))
+    assert hits / sum(truth) >= 0.95
+    assert hits / sum(named) >= 0.95
+
+
+def test_a_kill_after_a_roll_back_decides_the_same_again(make_job: Any, rank_processes: Any) -> None:
+    job = make_job()
+    poison(job, range(FIRST, FIRST + 12))
+    straight = replace(job, folder="train/straight")
+    rank_processes.run(WORKER, 2, JOB=straight)
+    assert len(decisions_of(straight)) >= 1
+    for attempt, writes in (("k1", 24), ("k2", 14)):
+        processes = rank_processes.start(WORKER, 2, JOB=replace(job, attempt=attempt), KILL_AT={0: writes})
+        processes[0].join(120)
+        assert processes[0].exitcode == -signal.SIGKILL
+        processes[1].kill()
+        processes[1].join(60)
+    rank_processes.run(WORKER, 2, JOB=replace(job, attempt="a3"))
+    assert decisions_of(job) == decisions_of(straight)
+    assert metrics_of(job).equals(metrics_of(straight))
+
+
+def test_a_new_level_inside_a_phase_is_accepted_after_the_last_attempt(make_job: Any) -> None:
+    job = make_job(stability=STABILITY | {"margin_steps": (1, 1, 1, 1)})
+    poison(job, range(FIRST, STEPS + 60), slice(0, ROWS))
+    assert train(job).status == "finished"
+    kinds = [(kind, attempt) for kind, _, attempt in decisions_of(job)]
+    assert kinds == [*(("roll back", attempt) for attempt in (1, 2, 3, 4)), ("level shift", 0)]
+
+
+def test_a_new_level_at_a_phase_boundary_is_no_trouble(make_job: Any) -> None:
+    parent = make_job()
+    poison(parent, range(STEPS + 1, 2 * STEPS + 40), slice(0, ROWS))  # what the next phase reads
+    train(parent)
+    child = make_job(folder="train/child", parent=step_key(parent.checkpoints_folder, STEPS))
+    assert train(child).status == "finished"
+    assert decisions_of(parent) == decisions_of(child) == []
+    assert set(metrics_of(child)["action"].to_pylist()) == {"apply"}
+
+
+def test_trouble_without_attempts_halts_with_a_report(make_job: Any) -> None:
+    job = make_job(stability=STABILITY | {"margin_steps": ()})
+    poison(job, range(FIRST, FIRST + 30))
+    assert train(job).status == "halted"
+    report = json.loads(job.store.read_bytes(job.halted_key))
+    assert report["step"] <= FIRST + 4
+    assert report["reason"].startswith("more than 3 bad steps within 10 after 0 roll-backs; the last one, step 9")
+    assert report["bad_steps"] == list(range(FIRST, report["step"] + 1))
+
+
+def test_trouble_in_the_first_steps_goes_back_to_the_beginning(make_job: Any, rank_processes: Any) -> None:
+    job = make_job()
+    rank_processes.run(WORKER, 1, JOB=job, POISON={0: [2, 3, 4, 5]})
+    [(kind, step, attempt)] = decisions_of(job)
+    assert (kind, step, attempt) == ("roll back", 5, 1)
+    state = read_state(job.store, step_key(job.checkpoints_folder, STEPS))
+    assert state.events.decisions[0].to_step == 0
+    assert metrics_of(job)["position_to"].to_pylist()[:2] == [8, 5 * 8 + 5 * 8 + 8]
+
+
+def row(source: str, targets: int, loss: float, suspect: bool = False) -> dict[str, Any]:
+    return {"source": source, "targets": targets, "loss": loss, "is_suspect": suspect}
+
+
+def test_scores_are_deviations_from_the_healthy_median_of_the_source() -> None:
+    rows = [row("web", 9, 2.0), row("web", 9, 3.0), row("web", 9, 5.0), row("web", 9, 9.0, True)]
+    rows += [row("code", 9, 4.0, True), row("web", 9, 3.0, True)]
+    assert [scored["score"] for scored in with_scores(rows)] == [-1.0, 0.0, 2.0, 6.0, 1.0, 0.0]
+
+
+def test_short_documents_may_differ_more() -> None:
+    healthy = [row("web", 30, 2.0), row("web", 30, 3.0), row("web", 30, 4.0)]
+    scored = with_scores([*healthy, row("web", 30, 9.0, True), row("web", 60, 9.0, True), row("web", 3, 9.0, True)])
+    assert [entry["score"] for entry in scored[3:]] == [6.0, 6.0, pytest.approx(0.6)]
+
+
+def test_equal_losses_have_a_least_deviation() -> None:
+    scored = with_scores([row("web", 9, 2.0), row("web", 9, 2.0), row("web", 9, 3.0, True)])
+    assert scored[2]["score"] == pytest.approx(1 / LEAST_MAD)
