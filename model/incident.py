@@ -147,8 +147,9 @@ def _watched(model: nn.Module, run: Any) -> tuple[list[float], Tensor]:
     largest = [0.0] * len(model.blocks)  # type: ignore[arg-type]
 
     def watch(index: int) -> Any:
-        def note(module: nn.Module, given: Any, output: Tensor) -> None:
-            largest[index] = max(largest[index], float(output.detach().abs().max().nan_to_num(nan=math.inf)))
+        def note(module: nn.Module, given: Any, output: Tensor | tuple[Tensor, ...]) -> None:
+            x_BTD = output[0] if isinstance(output, tuple) else output  # experts return their losses beside it
+            largest[index] = max(largest[index], float(x_BTD.detach().abs().max().nan_to_num(nan=math.inf)))
 
         return note
 

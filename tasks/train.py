@@ -65,7 +65,8 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
     """The trained phase. `datasets`: the packs of its sources and, unless it is a first phase, the phase it continues.
 
     `extra`: checkpoint (its key), step, tokens, loss_first, loss_last, tokens_per_second, skipped_steps, decisions
-    (roll-backs, accepted levels), sources (rows and epochs), ordinals, compute. Raises ConfigError, DataError, TrainingDiverged, WorkerLost, LeaseLost.
+    (roll-backs, accepted levels), sources (rows and epochs), ordinals, compute. Raises ConfigError, DataError,
+    TrainingDiverged, WorkerLost, LeaseLost.
     """
     by_source, held_out = (packs_by_source(datasets, split) for split in ("train", "held_out"))
     parent = next((manifest for manifest in datasets if manifest.stage in ("train", "import")), None)

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from model.architecture import ModelConfig
 from model.checkpoint_files import read_metrics, read_state, step_key
-from model.config import ModelConfig, PhaseRun
+from model.config import PhaseRun
 from model.incident import LEAST_MAD, SCHEMA, with_scores
 from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.order import GROUP_ROWS

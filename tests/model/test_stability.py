@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import ModelConfig, PhaseRun, StabilityConfig
+from model.architecture import ModelConfig
+from model.config import PhaseRun, StabilityConfig
 from model.schedule import Events, Factor, StepPlan, plan_step
 from model.stability import (
     BadStep,

@@ -12,11 +12,7 @@ from safetensors.torch import load_file
 from model.architecture import ModelConfig
 from model.checkpoint import Checkpoints, NoSoundCheckpoint, load_weights
 from model.checkpoint_files import list_steps, read_metrics, read_state, step_key
-<<<<<<< HEAD
-from model.config import PhaseRun, StabilityConfig
-=======
-from model.config import ModelConfig, PhaseRun
->>>>>>> 1996fb8 (Stability: outliers in loss and gradient are skipped, trouble is rolled back and passed over, its documents scored; a new level is accepted or training halts)
+from model.config import PhaseRun
 from model.job import EXACT_METRICS, Job, Settings
 from model.ranks import Ranks
 from model.schedule import Events, Factor, SkipRange

@@ -1,0 +1,85 @@
+"""What is trained, without the loop: begun, measured, saved, gone back to."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.architecture import ModelConfig
+from model.checkpoint import training_tensors
+from model.checkpoint_files import list_steps
+from model.config import PhaseRun
+from model.job import Job, Settings
+from model.ranks import Ranks
+from model.stability import Memory
+from model.training import Training
+from tasks.storage import Storage
+
+
+@pytest.fixture
+def job(store: Storage, make_pack: Any, tmp_path: Path) -> Job:
+    phase = {
+        "name": "main", "tokens": 2560, "weights": {"web": 1}, "batch": 2, "sequence_length": 32, "schedule": {"lr": 1},
+    }  # fmt: skip
+    model = ModelConfig.of_size("tiny", width=32, mlp_width=64, vocab_size=256)
+    stability = {"checkpoint_steps": 2, "distance_steps": 1, "recent_steps": 1}
+    run = PhaseRun.model_validate({"model": model, "phase": phase, "precision": "fp32", "stability": stability})
+    settings = Settings(threads=1, keep_checkpoints=1)
+    return Job(run, (make_pack("web", [90]),), store, "train/x", "a1", str(tmp_path), settings)
+
+
+def snapshot(training: Training) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in training_tensors(training.model, training.optimizer).items()}
+
+
+def disturb(training: Training, step: int) -> None:
+    """As if steps had been made: other weights and moments, a later clock."""
+    for tensor in training_tensors(training.model, training.optimizer).values():
+        tensor.add_(0.01 * step)
+    training.step, training.position, training.tokens = step, 2 * step, 64 * step
+
+
+def test_going_back_finds_the_state_that_was_saved(job: Job) -> None:
+    training = Training(job, Ranks())
+    saved = {}
+    for step in (1, 2, 4, 5):
+        disturb(training, step)
+        training.memory = Memory(losses=(float(step),))
+        training.save(is_last=False)
+        saved[step] = snapshot(training)
+    memory = training.restore(3)
+    assert (training.step, training.position, training.tokens, memory.losses) == (2, 4, 128, (2.0,))
+    assert all(torch.equal(tensor, saved[2][name]) for name, tensor in snapshot(training).items())
+    assert Training(replace(job, attempt="a2"), Ranks()).began.startswith("resumed from step 2")  # later ones are void
+
+
+def test_going_back_before_the_first_checkpoint_begins_anew(job: Job) -> None:
+    training = Training(job, Ranks())
+    first = snapshot(training)
+    disturb(training, 2)
+    training.save(is_last=False)
+    assert training.restore(1) == Memory()
+    assert (training.step, training.position, training.applied) == (0, 0, 0)
+    assert all(torch.equal(tensor, first[name]) for name, tensor in snapshot(training).items())
+
+
+def test_checkpoints_to_go_back_to_are_kept_beyond_the_newest(job: Job) -> None:
+    training = Training(job, Ranks())
+    for step in range(1, 10):
+        training.step = step
+        training.save(is_last=False)
+    with_manifest = [
+        step for step in list_steps(job.store, job.checkpoints_folder)
+        if job.store.exists(f"{job.checkpoints_folder}/step-{step:08d}/manifest.json")
+    ]  # fmt: skip
+    assert with_manifest == [9, 8, 6, 4]
+
+
+def test_measuring_drops_nothing_and_leaves_the_model_in_training(job: Job) -> None:
+    training = Training(job, Ranks())
+    losses = training.measure(training.probe)
+    assert losses.shape == training.probe.ids_BT.shape
+    assert float(losses.sum()) / training.probe.num_targets == pytest.approx(5.55, abs=0.2)
+    assert training.model.training
