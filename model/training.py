@@ -81,20 +81,23 @@ class Training:
         return self._begin_phase(tensors)
 
     def _begin_phase(self, tensors: dict[str, Tensor]) -> str:
-        """The weights that a phase begins with."""
+        """The weights and moments that a phase begins with."""
         self.step = self.tokens = self.position = 0
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer."):
+                tensor.zero_()
         if self.job.parent is None:
-            for name, tensor in tensors.items():
-                if name.startswith("optimizer."):
-                    tensor.zero_()
             initialize(self.model, self.job.run.model, self.job.run.seed)
             self._set_applied(0)
             return "fresh start: this training has no checkpoint yet"
+        if not read_state(self.job.store, self.job.parent).has_moments:
+            tensors = training_tensors(self.model, None)  # the optimizer's stay 0
         parent = self.checkpoints.load(self.job.parent, tensors)
         if isinstance(parent, str):
             raise ValueError(f"checkpoint {self.job.parent} of the phase before can't be continued: {parent}")
         self._set_applied(parent.state.applied_steps)
-        return f"fresh start from {self.job.parent}: weights and moments are its own, hyper-parameters the recipe's"
+        taken = "weights and moments are its own" if parent.state.has_moments else "the weights are its own"
+        return f"fresh start from {self.job.parent}: {taken}, hyper-parameters the recipe's"
 
     def _take(self, state: TrainState) -> None:
         self.step, self.tokens, self.position = state.step, state.tokens, state.position
