@@ -7,10 +7,10 @@ of earlier stages and of dropped documents too, as the recipe says. Pictures are
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 import pyarrow as pa
@@ -21,9 +21,10 @@ from pydantic import BaseModel
 
 from tasks.charts import Series, data_url, line_chart, short_number
 from tasks.config import for_source
-from tasks.distributions import select_pictures
+from tasks.distributions import SourceRules, select_pictures
 from tasks.documents import source_of
 from tasks.epochs import mixture_of_run
+from tasks.errors import DataError
 from tasks.flow_picture import flow_picture
 from tasks.funnel import FunnelRow, funnel
 from tasks.lineage import graph_svg, read_graph
@@ -41,6 +42,8 @@ SHOWN_CLUSTERS = 5
 SAMPLE_CHARS = 300
 LINE_CHARS = 100
 SIZES = ("tokens", "bytes")
+
+Value = TypeVar("Value")
 
 
 class Losses(BaseModel, frozen=True):
@@ -61,14 +64,15 @@ def write_report(storage: Storage, record: RunRecord) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    rows = funnel(storage, record)
+    rows, faults = funnel(storage, record), list[str]()
+    samples = _if_sound(lambda: list(_samples(storage, record, MAX_REASONS)), list[tuple[str, Sample]](), faults)
     page = environment.get_template("report.html").render(
         record=record,
         nodes=read_graph(storage, record),
         graph=Markup(graph_svg(read_graph(storage, record))),
         funnel=rows,
         funnel_picture=Markup(flow_picture(rows)),
-        rules=select_pictures(storage, record),
+        rules=_if_sound(lambda: select_pictures(storage, record), list[SourceRules](), faults),
         classifiers=read_classifiers(storage, record),
         personal_data=(_extra(storage, record, "redact") or {}).get("personal_data", {}),
         evaluation_sets=(_extra(storage, record, "decontaminate") or {}).get("evaluation_sets", {}),
@@ -78,8 +82,9 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         losses=read_losses(storage, record),
         vocabulary=_extra(storage, record, "vocabulary"),
         export=_extra(storage, record, "export"),
-        clusters=near_duplicates(storage, record),
-        samples=list(_samples(storage, record, MAX_REASONS)),
+        clusters=_if_sound(lambda: near_duplicates(storage, record), None, faults),
+        samples=samples,
+        faults=faults,  # filled by now: arguments are evaluated in order
         number=short_number,
     )
     key = f"runs/{record.run_id}/report.html"
@@ -87,13 +92,24 @@ def write_report(storage: Storage, record: RunRecord) -> str:
     return key
 
 
+def _if_sound(read: Callable[[], Value], otherwise: Value, faults: list[str]) -> Value:
+    """What is shown of documents, unless a part is damaged: a report on a failed run says so and shows the rest."""
+    try:
+        return read()
+    except DataError as error:
+        faults.append(str(error))
+        return otherwise
+
+
 def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) -> list[tuple[str, str, str]]:
     """(key, description, Markdown) of each page: funnel, samples, loss curve, graph. Larger pictures are left out."""
     rows = funnel(storage, record)
     pages = [("funnel", "documents by stage and source", _funnel_page(rows, picture_bytes))]
-    samples = list(_samples(storage, record, REASONS_PER_STAGE))
-    if samples:
-        pages.append(("samples", "what was dropped or edited, and why", _samples_page(samples)))
+    faults = list[str]()
+    samples = _if_sound(lambda: list(_samples(storage, record, REASONS_PER_STAGE)), list[tuple[str, Sample]](), faults)
+    if samples or faults:
+        told = [f"Not shown: {_inline(fault)}" for fault in faults]
+        pages.append(("samples", "what was dropped or edited, and why", "\n\n".join([_samples_page(samples), *told])))
     metrics = read_training(storage, record)
     if metrics is not None:
         pages.append(("loss", "training loss", _picture("loss curve", loss_chart(metrics), picture_bytes)))

@@ -12,7 +12,7 @@ from tasks.decontaminate import DecontaminateConfig, drop_evaluation_text
 from tasks.dedup_near import NearDedupConfig, drop_near_duplicates
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.lineage import graph_svg, read_graph
-from tasks.manifest import Manifest
+from tasks.manifest import Manifest, load_manifest
 from tasks.parts import PartWriter, Unit, documents_of
 from tasks.redact import RedactConfig, redact_personal_data
 from tasks.report import Losses, dashboard_pages, fence, write_report
@@ -249,3 +249,14 @@ def test_classifiers_are_shown_and_their_ngrams_escaped_and_redacted(workspace: 
         "below 321.5",
     ):
         assert part in words, part
+
+
+def test_a_damaged_part_is_named_and_the_rest_is_shown(record: RunRecord, workspace: Workspace) -> None:
+    ingested = load_manifest(workspace.storage, record.datasets[0].reference)
+    [part] = [part for part in ingested.parts if part.source == "web"]
+    workspace.storage.write_bytes(part.path, b"PAR1")
+    page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
+    assert re.search(f"<b>Not shown:</b> [^<]*{part.key}", page)
+    pages = {key: text for key, _, text in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
+    assert "Not shown: " in pages["samples"]
+    assert part.key in pages["samples"]
