@@ -180,9 +180,10 @@ def run_extractor(page: str, extractor: ExtractorName) -> str | Refused:
             import trafilatura  # late: half a second, and only the child needs it
 
             # deduplicate keeps state between pages, so a text would depend on what came before it
-            return trafilatura.extract(page, fast=True, include_comments=False, deduplicate=False) or ""
-        tree = HTMLTree.parse(page)
-        text = str(extract_plain_text(tree, main_content=True, alt_texts=False, comments=False, post_meta=False))
+            text = trafilatura.extract(page, fast=True, include_comments=False, deduplicate=False) or ""
+        else:
+            tree = HTMLTree.parse(page)
+            text = str(extract_plain_text(tree, main_content=True, alt_texts=False, comments=False, post_meta=False))
         return text.replace("\xa0", " ")  # no-break spaces are layout, and would glue words together
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, MemoryError) as error:
         return Refused("extractor_failed", f"{type(error).__name__}: {error}"[:300])

@@ -84,7 +84,7 @@ def test_pages_hold_no_path_and_no_address_of_this_machine(corpus: Storage) -> N
 def test_pages_are_read_like_a_crawl(corpus: Storage) -> None:
     extractor = PageExtractor()
     with corpus.open_input(f"{FOLDER}/web/j.warc.gz") as file:
-        outcomes = list(read_warc(file, 0, None, SourceConfig(base="x"), extractor))
+        outcomes = list(read_warc(file, 0, None, SourceConfig(base="x", extractor="resiliparse"), extractor))
     extractor.close()
     assert outcomes[0] == Skipped("warcinfo")
     records = {o.url: o for o in outcomes if isinstance(o, Record)}

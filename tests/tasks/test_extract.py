@@ -39,8 +39,11 @@ def test_without_an_extractor_the_html_stays(extractor: PageExtractor) -> None:
     assert extractor.extract(ARTICLE.encode(), "none") == Page(ARTICLE, "A & B")
 
 
-def test_no_break_spaces_become_spaces() -> None:
-    assert run_extractor("<p>one&nbsp;two</p>", "resiliparse") == "one two"
+@pytest.mark.parametrize("name", ["resiliparse", "trafilatura"])
+def test_no_break_spaces_become_spaces(name: extract.ExtractorName) -> None:
+    text = run_extractor(ARTICLE.replace("the village", "the&nbsp;village"), name)
+    assert isinstance(text, str)
+    assert text.strip() == PARAGRAPH.strip()
 
 
 def test_a_page_without_text_is_refused(extractor: PageExtractor) -> None:
