@@ -189,7 +189,7 @@ class Watch:
 
     def __init__(self, job: Job, into: Workspace, lost: threading.Event) -> None:
         self.job, self.into, self.lost = job, into, lost
-        self.next_look, self.began = 0.0, ""
+        self.next_look, self.began, self.tokens = 0.0, "", 0
 
     def should_stop(self) -> bool:
         """Whether the run was cancelled or the lease lost."""
@@ -207,7 +207,9 @@ class Watch:
         if not self.began:
             self.began = orjson.loads(self.into.storage.read_bytes(own[0]).splitlines()[0])["message"]
             logger.info("train: phase %s: %s", self.job.run.phase.name, self.began)
-        return int(orjson.loads(self.into.storage.read_bytes(own[-1]).splitlines()[-1]).get("tokens", 0))
+        newest = map(orjson.loads, self.into.storage.read_bytes(own[-1]).splitlines())
+        self.tokens = max((line["tokens"] for line in newest if "tokens" in line), default=self.tokens)
+        return self.tokens
 
 
 def train_here(job: Job, should_stop: Callable[[], bool]) -> None:

@@ -1,4 +1,5 @@
 import contextlib
+import json
 import os
 import signal
 import tempfile
@@ -17,14 +18,14 @@ import pytest
 from model.architecture import ModelConfig
 from model.checkpoint_files import list_steps, step_key
 from model.config import PhaseRun
-from model.job import EXACT_METRICS, Settings
+from model.job import EXACT_METRICS, Job, Settings
 from tasks.dataset import Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, NotComputed, StorageError, TrainingDiverged, WorkerLost
 from tasks.manifest import Manifest
 from tasks.pack import PackConfig, PackRequest, PackSettings, pack_schema
 from tasks.parallel import stop_ray
 from tasks.parts import PartWriter, Unit
-from tasks.train import check_history, placed, settings_from_environment, train_phase
+from tasks.train import Watch, check_history, placed, settings_from_environment, train_phase
 
 LENGTH, ROWS, STEPS = 16, 4, 6
 MODEL = ModelConfig.of_size("tiny", width=32, num_heads=4, mlp_width=64, vocab_size=256)
@@ -163,6 +164,20 @@ def test_damage_is_survived_or_named(workspace: Workspace, packs: list[Manifest]
         storage.write_bytes(f"{step_key(folder, step)}/manifest.json", b"{}")
     with pytest.raises(DataError, match=r"no sound checkpoint among 3: step 6: its format is None"):
         train(packs, workspace)
+
+
+def test_an_event_at_the_end_of_the_live_view_does_not_set_progress_back(workspace: Workspace) -> None:
+    told: list[tuple[object, ...]] = []
+    prefix = "runs/r/live/train-main"
+    job = Job(make_run(), (), workspace.storage, "train/x", "a1", "", live_prefix=prefix)
+    lines = [{"event": "begin", "message": "fresh start"}, {"tokens": 64}, {"tokens": 128}, {"event": "held-out loss"}]
+    workspace.storage.write_bytes(f"{prefix}/a1-00001.jsonl", "\n".join(map(json.dumps, lines)).encode())
+    watch = Watch(job, replace(workspace, on_progress=lambda *values: told.append(values)), threading.Event())
+    watch.should_stop()
+    workspace.storage.write_bytes(f"{prefix}/a1-00002.jsonl", json.dumps(lines[-1]).encode())
+    watch.next_look = 0.0
+    watch.should_stop()
+    assert told == [("train", 128, STEPS * ROWS * LENGTH)] * 2
 
 
 def test_progress_is_told_in_tokens(workspace: Workspace, packs: list[Manifest]) -> None:
