@@ -110,13 +110,23 @@ def _constant(tree: ast.Module, name: str) -> tuple[str, ...]:
 
 def _imports(tree: ast.Module) -> Iterator[str]:
     """Project modules that a tree imports; `from tasks import x` counts as the module tasks.x where there is one."""
-    for node in ast.walk(tree):
+    for node in _statements(tree.body):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] in PROJECT)
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PROJECT:
             yield node.module
             inner = (f"{node.module}.{alias.name}" for alias in node.names)
             yield from (name for name in inner if name not in FOUNDATION and _is_module(name))
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Every statement, those inside others too; expressions, most of a tree, hold no import."""
+    for node in body:
+        yield node
+        blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+        blocks += [inner.body for name in ("handlers", "cases") for inner in getattr(node, name, [])]
+        for block in blocks:
+            yield from _statements(block)
 
 
 @lru_cache(maxsize=512)
