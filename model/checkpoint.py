@@ -24,7 +24,6 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from model.checkpoint_files import (
@@ -39,6 +38,7 @@ from model.checkpoint_files import (
     read_manifest,
     step_key,
 )
+from model.distribute import local_tensor
 from model.ranks import Ranks
 from model.store import Store
 
@@ -81,7 +81,7 @@ def tensors_digest(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
-        local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).cpu().contiguous()
+        local = local_tensor(tensor).cpu().contiguous()
         digest.update(f"{name} {local.dtype} {tuple(local.shape)}\n".encode())
         digest.update(local.view(-1).view(torch.uint8).numpy().data if local.numel() else b"")
     return digest.hexdigest()

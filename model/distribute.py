@@ -127,3 +127,8 @@ def check_sums(ranks: Ranks, device: torch.device) -> None:
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """A sharded tensor gathered from all ranks (each of them must call this), a plain one as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a sharded tensor, a plain one as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

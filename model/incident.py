@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from model.batches import Batch, PackReader, rank_slice
-from model.distribute import build_model
+from model.distribute import build_model, local_tensor
 from model.loss import IGNORED, TokenLosses
 from model.order import Ints
 from model.schedule import Decision, SkipRange
@@ -169,7 +168,7 @@ def _fp32_loss(training: Training, batch: Batch, targets: float) -> float:
     with torch.no_grad():
         for copies, weights in ((model.parameters(), training.parameters), (model.buffers(), training.model.buffers())):
             for copy, weight in zip(copies, weights, strict=True):
-                _local(copy).copy_(_local(weight))
+                local_tensor(copy).copy_(local_tensor(weight))
         total = 0.0
         for piece in batch.micro_batches(training.job.settings.micro_batch_rows):
             ids_BT, targets_BT = piece.ids_BT.to(training.device), piece.targets_BT.to(training.device)
@@ -186,16 +185,12 @@ def _update_ratios(training: Training, lr: float) -> list[float]:
         sums = [0.0, 0.0]
         for parameter in block.parameters():
             state = training.optimizer.state[parameter]
-            update = _local(state["exp_avg"]) / (_local(state["exp_avg_sq"]).sqrt() + eps)
+            update = local_tensor(state["exp_avg"]) / (local_tensor(state["exp_avg_sq"]).sqrt() + eps)
             sums[0] += float(update.double().square().sum())
-            sums[1] += float(_local(parameter).detach().double().square().sum())
+            sums[1] += float(local_tensor(parameter).detach().double().square().sum())
         updates, weights = training.ranks.sum(sums, training.device)
         ratios.append(lr * math.sqrt(updates / weights) if weights else 0.0)
     return ratios
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _by_block(values: list[float]) -> dict[str, float | str]:

@@ -23,6 +23,7 @@ from tasks.classifier_models import Models, parse_model
 from tasks.classifier_training import Sample, area_under_curve, train_linear, train_perplexity
 from tasks.classifiers import TEXT_BYTES
 from tasks.kernels.buffers import text_buffers
+from tests.bench.clock import cpu_seconds
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 TOXIC = frozenset({"hateful", "hate_speech", "offensive", "Toxic", "True"})
@@ -81,16 +82,6 @@ def fasttext(folder: Path, train: Rows, test: list[str], speed: list[str]) -> di
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-def cpu_seconds(function: Callable[[], object]) -> float:
-    """Least of three runs."""
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        function()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def line(measure: str, ours: float, theirs: float | None, target: float | str, digits: int) -> str:

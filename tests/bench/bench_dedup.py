@@ -12,9 +12,7 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +28,7 @@ from tasks.documents import DOCUMENT_SCHEMA, document_id
 from tasks.kernels.shingles import normalise_texts, sign_documents
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, read_ledger
+from tests.bench.clock import cpu_seconds
 
 SHARED = Path(__file__).parents[3] / "shared/data/text"
 SIGNED_BYTES = 8_000_000
@@ -63,22 +62,13 @@ def prose(num_bytes: int) -> list[str]:
     return texts
 
 
-def least_seconds(function: Callable[[], Any], runs: int = 5) -> float:
-    times = []
-    for _ in range(runs):
-        start = time.process_time()
-        function()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 def our_rate(texts: list[str]) -> float:
     """MB/s of normalisation, shingles and signatures."""
     sign_documents(column_of(texts[:1]))
     size = -(-len(texts) // PIECES)
     whole = column_of(texts)
     pieces = [whole.slice(start, size) for start in range(0, len(texts), size)]
-    seconds = sum(least_seconds(lambda piece=piece: sign_documents(piece)) for piece in pieces)  # type: ignore[misc]
+    seconds = sum(cpu_seconds(lambda piece=piece: sign_documents(piece), runs=5) for piece in pieces)  # type: ignore[misc]
     return sum(len(text.encode()) for text in texts) / 1e6 / seconds
 
 
@@ -99,7 +89,7 @@ def datasketch_rate(texts: list[str]) -> float:
             signature = MinHash(112, seed=1, scheme="affine32", hashfunc=low_hash)
             signature.update_batch(slow_shingles(text))
 
-    return sum(len(text.encode()) for text in texts) / 1e6 / least_seconds(sign, runs=2)
+    return sum(len(text.encode()) for text in texts) / 1e6 / cpu_seconds(sign, runs=2)
 
 
 def rensa_rate(texts: list[str]) -> float:
@@ -112,7 +102,7 @@ def rensa_rate(texts: list[str]) -> float:
             signature = rensa.RMinHash(num_perm=112, seed=1)
             signature.update([" ".join(words[start : start + 5]) for start in range(len(words) - 4)])
 
-    return sum(len(text.encode()) for text in texts) / 1e6 / least_seconds(sign, runs=2)
+    return sum(len(text.encode()) for text in texts) / 1e6 / cpu_seconds(sign, runs=2)
 
 
 @pytest.mark.bench

@@ -9,8 +9,6 @@ import csv
 import gzip
 import io
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +19,7 @@ from tasks.ingest import SourceConfig
 from tasks.ingest.records import Outcome, Record, Rejected
 from tasks.ingest.stage import DAMAGES
 from tasks.ingest.warc import read_warc
+from tests.bench.clock import cpu_seconds
 
 FILES = Path(__file__).parents[3] / "shared/data/warc"
 CONFIG = SourceConfig(base="-", format="warc", extractor="none")
@@ -83,13 +82,6 @@ def test_speed() -> None:
     path = max(FILES.rglob("*.warc.gz"), key=lambda path: path.stat().st_size)
     data, extractor = path.read_bytes(), PageExtractor()
     size = len(gzip.decompress(data)) / 1e6
-    mine = min(cpu_seconds(lambda: read(data, extractor)) for _ in range(3))
-    peer = min(cpu_seconds(lambda: [r.reader.read() for r in ArchiveIterator(io.BytesIO(data))]) for _ in range(3))
+    mine = cpu_seconds(lambda: read(data, extractor))
+    peer = cpu_seconds(lambda: [r.reader.read() for r in ArchiveIterator(io.BytesIO(data))])
     print(f"ingest {path.name}: {size / mine:.0f} MB/s, fastwarc {size / peer:.0f}, ratio {peer / mine:.2f}, no target")
-
-
-def cpu_seconds(function: Callable[[], object]) -> float:
-    """Of one call."""
-    begun = time.process_time()
-    function()
-    return time.process_time() - begun

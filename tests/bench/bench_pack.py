@@ -4,14 +4,12 @@
 """
 
 import bisect
-import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tasks.packing_plan import Integers, plan_rows
+from tests.bench.clock import cpu_seconds
 
 NUM_DOCUMENTS = 200_000
 TARGET_DOCUMENTS_PER_SECOND = 1_000_000
@@ -38,16 +36,6 @@ def one_by_one(lengths: Integers, sequence_length: int) -> int:
         if room > length:
             bisect.insort(rooms, room - length)
     return rows
-
-
-def cpu_seconds(function: Callable[[], Any]) -> float:
-    """Least of three runs."""
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        function()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 @pytest.mark.bench

@@ -5,10 +5,7 @@
 
 import re
 import sysconfig
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +13,7 @@ import pytest
 
 from tasks.ledger import Ledger
 from tasks.redact import RedactConfig, redact_table
+from tests.bench.clock import cpu_seconds
 from tests.conftest import document_rows
 from tests.tasks.test_personal_data import GOLD, GOLD_KINDS, gold_quality
 
@@ -37,16 +35,6 @@ def corpora() -> dict[str, list[str]]:
         if (SHARED / f"{name}.parquet").exists():
             found[name] = pq.read_table(SHARED / f"{name}.parquet")["text"].to_pylist()
     return found
-
-
-def cpu_seconds(function: Callable[[], Any]) -> float:
-    """Least of three runs."""
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        function()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def peer(texts: list[str]) -> list[str]:

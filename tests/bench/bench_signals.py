@@ -7,9 +7,7 @@ else a figure measured earlier takes its place, and the line says so.
 
 import importlib.util
 import pydoc_data.topics
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from tasks.rules import SelectConfig
 from tasks.signal_table import SIGNALS
 from tasks.signals import SignalsConfig, document_signals, measure, rules_of, unmeasured
 from tasks.verdicts import first_failing, verdicts
+from tests.bench.clock import cpu_seconds
 
 TARGET_RATIO = 100  # times datatrove's chain
 TARGET_AGREEMENT = 0.985
@@ -42,16 +41,6 @@ def corpora() -> dict[str, list[str]]:
         if (SHARED / f"{name}.parquet").exists()
     }
     return found or {"topics": list(pydoc_data.topics.topics.values()) * 20}
-
-
-def cpu_seconds(function: Callable[[], Any], runs: int = 3) -> float:
-    """Least of some runs."""
-    times = []
-    for _ in range(runs):
-        start = time.process_time()
-        function()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def four_families(texts: pa.Array, config: SignalsConfig) -> None:
