@@ -234,7 +234,10 @@ class Trainer:
             self._report_halt(item, held_out)
             return "halted"
         bad = tuple(step.step for step in training.memory.recent(training.step, config))
-        self._decided(Decision(kind="level shift", step=training.step, bad_steps=bad))
+        decision = Decision(kind="level shift", step=training.step, bad_steps=bad)
+        decisions = (*training.events.decisions, decision)
+        training.events = training.events.model_copy(update={"decisions": decisions})
+        self._tell(decision)
         training.memory = with_level_accepted(training.memory, training.step)
         return None
 
@@ -248,14 +251,12 @@ class Trainer:
         restored = training.restore(bad[0].step - config.distance_steps)
         reference = training.held_out.mean_loss(training.measure, training.device)
         training.memory = after_roll_back(restored, before, calm_tokens_of(bad[0], item.plan, config), reference)
-        events = with_roll_back(training.events, before, item.plan, config, training.step)
-        training.events = events.model_copy(update={"decisions": training.events.decisions})
-        self._decided(events.decisions[-1])
-        write_incident(training, events.decisions[-1], positions, numbers)
+        training.events = with_roll_back(training.events, before, item.plan, config, training.step)
+        decision = training.events.decisions[-1]
+        self._tell(decision)
+        write_incident(training, decision, positions, numbers)
 
-    def _decided(self, decision: Decision) -> None:
-        events = self.training.events
-        self.training.events = events.model_copy(update={"decisions": (*events.decisions, decision)})
+    def _tell(self, decision: Decision) -> None:
         logger.warning("phase %s: %s", self.job.run.phase.name, decision)
         self.live.add({"event": decision.kind, **decision.model_dump(mode="json", exclude={"kind"})})
 
