@@ -65,7 +65,6 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
     rows, faults = funnel(storage, record), list[str]()
-    samples = _if_sound(lambda: list(_samples(storage, record, MAX_REASONS)), list[tuple[str, Sample]](), faults)
     page = environment.get_template("report.html").render(
         record=record,
         nodes=read_graph(storage, record),
@@ -83,8 +82,8 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         vocabulary=_extra(storage, record, "vocabulary"),
         export=_extra(storage, record, "export"),
         clusters=_if_sound(lambda: near_duplicates(storage, record), None, faults),
-        samples=samples,
-        faults=faults,  # filled by now: arguments are evaluated in order
+        samples=_if_sound(lambda: list(_samples(storage, record, MAX_REASONS)), list[tuple[str, Sample]](), faults),
+        faults=faults,
         number=short_number,
     )
     key = f"runs/{record.run_id}/report.html"
