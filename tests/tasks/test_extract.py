@@ -145,13 +145,13 @@ def test_a_page_that_crashes_or_hangs_the_extractor_costs_itself_only(fragile: P
 @pytest.mark.parametrize(
     ("name", "part"), [("resiliparse", "<option>x"), ("trafilatura", "<strong>x</strong>")], ids=lambda value: value[:9]
 )
-def test_a_real_page_that_takes_minutes_costs_itself_only(name: extract.ExtractorName, part: str) -> None:
-    """Both libraries need time quadratic in some pages that no limit refuses."""
-    impatient = PageExtractor(timeout_seconds=1.0)
+def test_a_real_page_that_takes_too_long_costs_itself_only(name: extract.ExtractorName, part: str) -> None:
+    """Some pages that no limit refuses need 37 s (resiliparse) and 1.3 s (trafilatura) where others need 0.01 s."""
+    impatient = PageExtractor(timeout_seconds=0.2)
     page = f"<html><body><select><p>{part * 60_000}</p></body></html>".encode()
     if name == "trafilatura":
         page = page.replace(b"<select>", b"")
-    assert impatient.extract(page, name) == Refused("timeout", threshold=1.0)
+    assert impatient.extract(page, name) == Refused("timeout", threshold=0.2)
     assert impatient.children_started == 2
     impatient.timeout_seconds = 60
     answer = impatient.extract(ARTICLE.encode(), name)
