@@ -1,16 +1,16 @@
 """report.html of a run, self-contained, and the pages that the dashboard shows of it.
 
 Text of documents is hostile: the template escapes everything (Jinja2 with autoescape), Markdown pages show it only
-inside code fences that it cannot close. Reports are passed on, so that personal data is replaced in all samples, those
-of earlier stages and of dropped documents too, as the recipe says. Pictures are SVG made by tasks/charts.py.
+inside code fences that it cannot close. Personal data was replaced in it (tasks/report_documents.py). Pictures are SVG
+made by tasks/charts.py.
 """
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jinja2
 import pyarrow as pa
@@ -20,30 +20,22 @@ from markupsafe import Markup
 from pydantic import BaseModel
 
 from tasks.charts import Series, data_url, line_chart, short_number
-from tasks.config import for_source
 from tasks.distributions import SourceRules, select_pictures
-from tasks.documents import source_of
 from tasks.epochs import mixture_of_run
 from tasks.errors import DataError
 from tasks.flow_picture import flow_picture
 from tasks.funnel import FunnelRow, funnel
 from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import load_manifest
-from tasks.redact import RedactConfig, redact_text
+from tasks.redact import redact_text
+from tasks.report_documents import ReportDocuments, read_documents, redaction_of
 from tasks.runs import RunRecord
-from tasks.samples import Sample, read_texts, sample_reasons
 from tasks.storage import Storage
 
-SAMPLED_STAGES = ("dedup-exact", "select", "dedup-near", "redact", "decontaminate")
-SAMPLES_PER_REASON = 2
 REASONS_PER_STAGE = 6  # in the dashboard
-MAX_REASONS = 100  # in the report: every reason that a stage gave
-SHOWN_CLUSTERS = 5
 SAMPLE_CHARS = 300
 LINE_CHARS = 100
 SIZES = ("tokens", "bytes")
-
-Value = TypeVar("Value")
 
 
 class Losses(BaseModel, frozen=True):
@@ -64,14 +56,14 @@ def write_report(storage: Storage, record: RunRecord) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    rows, faults = funnel(storage, record), list[str]()
+    rows, documents, faults = funnel(storage, record), read_documents(storage, record), list[str]()
     page = environment.get_template("report.html").render(
         record=record,
         nodes=read_graph(storage, record),
         graph=Markup(graph_svg(read_graph(storage, record))),
         funnel=rows,
         funnel_picture=Markup(flow_picture(rows)),
-        rules=_if_sound(lambda: select_pictures(storage, record), list[SourceRules](), faults),
+        rules=_rules(storage, record, faults),
         classifiers=read_classifiers(storage, record),
         personal_data=(_extra(storage, record, "redact") or {}).get("personal_data", {}),
         evaluation_sets=(_extra(storage, record, "decontaminate") or {}).get("evaluation_sets", {}),
@@ -81,9 +73,9 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         losses=read_losses(storage, record),
         vocabulary=_extra(storage, record, "vocabulary"),
         export=_extra(storage, record, "export"),
-        clusters=_if_sound(lambda: near_duplicates(storage, record), None, faults),
-        samples=_if_sound(lambda: list(_samples(storage, record, MAX_REASONS)), list[tuple[str, Sample]](), faults),
-        faults=faults,
+        clusters=documents.clusters,
+        samples=documents.samples,
+        faults=[*faults, *documents.faults],
         number=short_number,
     )
     key = f"runs/{record.run_id}/report.html"
@@ -91,24 +83,22 @@ def write_report(storage: Storage, record: RunRecord) -> str:
     return key
 
 
-def _if_sound(read: Callable[[], Value], otherwise: Value, faults: list[str]) -> Value:
-    """What is shown of documents, unless a part is damaged: a report on a failed run says so and shows the rest."""
+def _rules(storage: Storage, record: RunRecord, faults: list[str]) -> list[SourceRules]:
+    """What the rules do, unless a part is damaged: a report on a failed run says so and shows the rest."""
     try:
-        return read()
+        return select_pictures(storage, record)
     except DataError as error:
         faults.append(str(error))
-        return otherwise
+        return []
 
 
 def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) -> list[tuple[str, str, str]]:
     """(key, description, Markdown) of each page: funnel, samples, loss curve, graph. Larger pictures are left out."""
     rows = funnel(storage, record)
     pages = [("funnel", "documents by stage and source", _funnel_page(rows, picture_bytes))]
-    faults = list[str]()
-    samples = _if_sound(lambda: list(_samples(storage, record, REASONS_PER_STAGE)), list[tuple[str, Sample]](), faults)
-    if samples or faults:
-        told = [f"Not shown: {_inline(fault)}" for fault in faults]
-        pages.append(("samples", "what was dropped or edited, and why", "\n\n".join([_samples_page(samples), *told])))
+    documents = read_documents(storage, record)
+    if documents.samples or documents.faults:
+        pages.append(("samples", "what was dropped or edited, and why", _samples_page(documents)))
     metrics = read_training(storage, record)
     if metrics is not None:
         pages.append(("loss", "training loss", _picture("loss curve", loss_chart(metrics), picture_bytes)))
@@ -140,7 +130,7 @@ def read_losses(storage: Storage, record: RunRecord) -> Losses | None:
 def read_classifiers(storage: Storage, record: RunRecord) -> dict[str, dict[str, Any]]:
     """The reports of the trained classifiers by kind; their n-grams come from documents, so they are redacted."""
     found = _extra(storage, record, "classifiers") or {}
-    config = RedactConfig.model_validate(record.recipe.get("redact", {}))
+    config = redaction_of(record)
     for report in found.values():
         for ngrams in report.get("top_ngrams", {}).values():
             for row in ngrams:
@@ -159,46 +149,6 @@ def loss_chart(metrics: pa.Table | None) -> str:
         series.append(Series(phase, tokens, [float("nan") if v is None else v for v in rows["loss"].to_pylist()]))
         start = tokens[-1]
     return line_chart("training loss", series, "tokens", "nats per token")
-
-
-def near_duplicates(storage: Storage, record: RunRecord) -> dict[str, Any] | None:
-    """Clusters of near duplicates, the largest with the beginning of the document kept; None where there is none."""
-    lines = record.datasets_of("dedup-near")
-    manifest = load_manifest(storage, lines[-1].reference) if lines else None
-    if manifest is None or not manifest.extra.get("clusters", {}).get("sizes"):
-        return None
-    clusters, documents = manifest.extra["clusters"], manifest.by_source
-    shares = {
-        source: (count, count / documents[source]["rows_in"])
-        for source, count in clusters["by_source"].items()
-        if source in documents  # an index can hold others
-    }
-    config = RedactConfig.model_validate(record.recipe.get("redact", {}))
-    largest = []
-    for entry in clusters["largest"][:SHOWN_CLUSTERS]:
-        own = [part for part in manifest.parts[entry["kept_part"] : entry["kept_part"] + 1] if part.rows]
-        text = read_texts(storage, [(part, entry["kept"]) for part in own]).get(entry["kept"], "(in the index)")
-        largest.append(entry | {"text": _shown(text, source_of(entry["kept"]), config)[:SAMPLE_CHARS]})
-    return {
-        "sizes": dict(sorted(clusters["sizes"].items(), key=lambda item: int(item[0]))),
-        "shares": shares,
-        "largest": largest,
-    }
-
-
-def _shown(text: str, source: str, config: RedactConfig) -> str:
-    own = for_source(config, source)
-    return redact_text(text, own) if own.enabled else text
-
-
-def _samples(storage: Storage, record: RunRecord, reasons_per_stage: int) -> Iterator[tuple[str, Sample]]:
-    config = RedactConfig.model_validate(record.recipe.get("redact", {}))
-    for stage in SAMPLED_STAGES:
-        for line in record.datasets_of(stage):
-            manifest = load_manifest(storage, line.reference)
-            reasons = sorted(manifest.reasons, key=lambda name: -manifest.reasons[name])[:reasons_per_stage]
-            for sample in sample_reasons(storage, manifest, reasons, SAMPLES_PER_REASON):
-                yield stage, sample.model_copy(update={"text": _shown(sample.text, sample.source, config)})
 
 
 def _extra(storage: Storage, record: RunRecord, stage: str) -> dict[str, Any] | None:
@@ -232,13 +182,15 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str | int, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _samples_page(samples: list[tuple[str, Sample]]) -> str:
+def _samples_page(documents: ReportDocuments) -> str:
     blocks = []
-    for stage, sample in samples:
-        match = f" ~ `{sample.matched_id}`" if sample.matched_id else ""
-        text = fence(_wrapped(sample.text[:SAMPLE_CHARS]))
-        blocks.append(f"**{stage}: {sample.reason}** `{_inline(sample.doc_id)}`{match}\n\n{text}")
-    return "\n\n".join(blocks)
+    for shown in documents.samples:
+        if shown.rank < REASONS_PER_STAGE:
+            sample = shown.sample
+            match = f" ~ `{sample.matched_id}`" if sample.matched_id else ""
+            text = fence(_wrapped(sample.text[:SAMPLE_CHARS]))
+            blocks.append(f"**{shown.stage}: {sample.reason}** `{_inline(sample.doc_id)}`{match}\n\n{text}")
+    return "\n\n".join([*blocks, *(f"Not shown: {_inline(fault)}" for fault in documents.faults)])
 
 
 def fence(text: str) -> str:
