@@ -17,7 +17,7 @@ from prefect.states import Cancelled as CancelledState
 from prefect.states import Completed
 
 from flows.artifacts import show_progress, show_results
-from model.config import PhaseConfig
+from model.phases import PhaseConfig
 from tasks.classifiers import train_classifiers
 from tasks.decontaminate import drop_evaluation_text
 from tasks.dedup_exact import drop_exact_duplicates
@@ -175,7 +175,7 @@ def train(run: Run, packs: Packs, phase_name: str, trained: dict[str, Reference]
     recipe = run.recipe
     [phase] = [phase for phase in recipe.train.phases if phase.name == phase_name]
     read = [packs[pack_label(request)] for split in SPLITS for request in pack_requests(phase, split)]
-    before = IMPORTED if phase.after is None else phase.after
+    before = IMPORTED if phase.parent is None else phase.parent
     parent = [] if before == IMPORTED and IMPORTED not in trained else [trained[before]]
     return answer(
         run, "train", train_phase, *read, *parent,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from model.architecture import TRAINING_OF_SIZE, ModelConfig
-
-MAX_SOURCES = 4096  # slots in a block of the data order: every source with a weight gets one at least
+from model.architecture import ModelConfig
+from model.phases import PhaseConfig, spread_lengths
 
 
 class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
@@ -66,96 +64,6 @@ class StabilityConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
-    """Learning rate over the tokens of a phase: linear warm-up, then a cosine down to `final_ratio` of the peak."""
-
-    lr: float = Field(gt=0, description="peak learning rate, at the first batch size of the phase")
-    warmup_tokens: int = Field(default=0, ge=0, description="tokens of linear warm-up from 0")
-    final_ratio: float = Field(default=0.1, ge=0, le=1, description="share of the peak that the last step has")
-    lr_batch_rule: Literal["none", "sqrt"] = Field(
-        default="none", description="sqrt: lr grows with the root of the batch ramp"
-    )
-
-
-class BatchStep(BaseModel, frozen=True, extra="forbid"):
-    """From so many tokens of the phase on, a global batch holds so many rows."""
-
-    from_tokens: int = Field(ge=0)
-    rows: int = Field(ge=1)
-
-
-class PhaseConfig(BaseModel, frozen=True, extra="forbid"):
-    """One phase of training: how long, on what mixture, with which batch and learning rate."""
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="lower-case letters, digits, hyphens")
-    after: str | None = Field(
-        default=None, description="the phase whose last checkpoint this one continues; the one before"
-    )
-    tokens: int = Field(ge=1, description="rows consumed x sequence_length; the last batch is whole")
-    weights: dict[str, float] = Field(description="source -> share of training tokens; any scale")
-    sequence_length: int = Field(ge=2, description="tokens in a row")
-    min_document_tokens: int = Field(
-        default=0, ge=0, description="only documents of at least so many tokens (long context)"
-    )
-    batch: tuple[BatchStep, ...] = Field(description="rows in a global batch: a number, or a ramp {from_tokens: rows}")
-    schedule: ScheduleConfig
-    rope_base: float | None = Field(
-        default=None, gt=1, description="base of the rotary frequencies, where not the model's"
-    )
-
-    @field_validator("batch", mode="before")
-    @classmethod
-    def _read_batch(cls, given: object) -> object:
-        if isinstance(given, int):
-            given = {0: given}
-        if isinstance(given, dict):
-            return [{"from_tokens": tokens, "rows": rows} for tokens, rows in given.items()]
-        return given
-
-    @field_validator("batch")
-    @classmethod
-    def _check_batch(cls, batch: tuple[BatchStep, ...]) -> tuple[BatchStep, ...]:
-        if not batch or batch[0].from_tokens != 0:
-            raise ValueError("the ramp must begin with from_tokens 0")
-        for before, after in pairwise(batch):
-            if after.from_tokens <= before.from_tokens or after.rows < before.rows:
-                raise ValueError(
-                    f"{after.rows} rows from {after.from_tokens} tokens on, after {before.rows} from "
-                    f"{before.from_tokens}: tokens must rise and rows must not fall"
-                )
-        return batch
-
-    @field_validator("weights")
-    @classmethod
-    def _check_weights(cls, weights: dict[str, float]) -> dict[str, float]:
-        for source, weight in weights.items():
-            if not (math.isfinite(weight) and weight >= 0):
-                raise ValueError(f"weight {weight} of source {source!r} must be a finite number, 0 or more")
-        if not sum(weights.values()) > 0:
-            raise ValueError(f"weights {weights} sum to nothing; give at least one source a weight above 0")
-        if len(weights) > MAX_SOURCES:
-            raise ValueError(f"{len(weights)} sources; a block of the data order has room for {MAX_SOURCES}")
-        return weights
-
-    @model_validator(mode="after")
-    def _check_lengths(self) -> Self:
-        if self.schedule.warmup_tokens > self.tokens:
-            raise ValueError(f"schedule.warmup_tokens {self.schedule.warmup_tokens} exceeds tokens {self.tokens}")
-        return self
-
-    def check_ranks(self, ranks: int) -> None:
-        """Raises ValueError, naming what would fit, when a batch of this phase can't be split evenly over the ranks."""
-        for step in self.batch:
-            if step.rows % ranks:
-                fitting = [count for count in range(1, step.rows + 1) if step.rows % count == 0]
-                below, above = step.rows // ranks * ranks, -(-step.rows // ranks) * ranks
-                rows = " or ".join(str(size) for size in (below, above) if size)
-                raise ValueError(
-                    f"phase {self.name}: batch of {step.rows} rows is not divisible by {ranks} ranks; "
-                    f"use {rows} rows, or ranks {', '.join(map(str, fitting))}"
-                )
-
-
 class PhaseRun(BaseModel, frozen=True, extra="forbid"):
     """All that decides the result of one phase beside its data; this is what the training dataset's key is made of."""
 
@@ -165,6 +73,9 @@ class PhaseRun(BaseModel, frozen=True, extra="forbid"):
     stability: StabilityConfig = StabilityConfig()
     precision: Literal["bf16", "fp32"] = "bf16"
     seed: int = Field(default=1, ge=0, lt=2**63)
+    take: Literal["state", "weights"] = Field(  # of the checkpoint that the phase continues
+        default="state", json_schema_extra={"neutral": "state"}
+    )
     max_epochs: float = Field(default=4.0, gt=0, exclude=True)  # a guard: no part of any key
 
 
@@ -199,10 +110,12 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
     @model_validator(mode="before")
     @classmethod
     def _follow_on(cls, given: Any) -> Any:
-        """A phase that names no `after` continues the one before it."""
-        phases = given.get("phases") if isinstance(given, dict) else None
-        if not isinstance(phases, (list, tuple)) or not all(isinstance(phase, dict) for phase in phases):
+        """A phase of several lengths becomes several; one that names no `after` continues the one before it."""
+        given_phases = given.get("phases") if isinstance(given, dict) else None
+        if not isinstance(given_phases, (list, tuple)) or not all(isinstance(phase, dict) for phase in given_phases):
             return given
+        spread = [spread_lengths(phase, f"phases[{index}]") for index, phase in enumerate(given_phases)]
+        phases = [stage for stages in spread for stage in stages]
         linked = [phases[0]] if phases else []
         linked += [{"after": before.get("name")} | phase for before, phase in pairwise(phases)]
         return given | {"phases": linked}
@@ -213,17 +126,21 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
         for index, phase in enumerate(self.phases):
             if phase.name in seen:
                 raise ValueError(f"phases[{index}].name {phase.name!r} is used twice")
-            if phase.after is not None and phase.after not in seen:
-                raise ValueError(f"phases[{index}].after {phase.after!r} must be an earlier phase: {seen or 'none'}")
+            if phase.parent is not None and phase.parent not in seen:
+                raise ValueError(f"phases[{index}].after {phase.parent!r} must be an earlier phase: {seen or 'none'}")
             seen.append(phase.name)
         return self
 
     def run_of(self, phase_name: str, model: ModelConfig) -> PhaseRun:
         """Everything that decides one phase, in one frozen value."""
         phase = next(phase for phase in self.phases if phase.name == phase_name)
+        fork = phase.fork
+        if fork:  # what it begins with is known by its digest, whatever run made it
+            phase = phase.model_copy(update={"after": None})
         return PhaseRun(
             model=model,
             phase=phase,
+            take=fork.take if fork else "state",
             optimizer=self.optimizer,
             stability=self.stability,
             precision=self.precision,
@@ -232,30 +149,11 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
         )
 
     def ancestors_of(self, phase_name: str) -> list[str]:
-        """The phases that a phase continues, the first one first, itself left out."""
-        after = {phase.name: phase.after for phase in self.phases}
+        """The phases of this recipe that a phase continues, the first one first, itself left out."""
+        parents = {phase.name: phase.parent for phase in self.phases}
         chain: list[str] = []
-        name = after[phase_name]
+        name = parents[phase_name]
         while name is not None:
             chain.insert(0, name)
-            name = after[name]
+            name = parents[name]
         return chain
-
-
-def fill_in_phases(phases: list[Any], size: object) -> list[Any]:
-    """Phases as a recipe gives them, with the learning rate and batch that suit a named size where they have none.
-
-    The first phase also gets its horizon. Later ones must say how long they are.
-    """
-    if not (isinstance(size, str) and size in TRAINING_OF_SIZE and all(isinstance(phase, dict) for phase in phases)):
-        return phases
-    lr, batch_tokens, tokens = TRAINING_OF_SIZE[size]
-    filled = []
-    for index, phase in enumerate(phases):
-        schedule, length = phase.get("schedule", {}), phase.get("sequence_length")
-        known = {"tokens": tokens} if index == 0 else {}
-        if isinstance(length, int) and length > 0:
-            known["batch"] = max(1, batch_tokens // length)
-        given = {"schedule": {"lr": lr} | schedule} if isinstance(schedule, dict) else {}
-        filled.append(known | phase | given)
-    return filled

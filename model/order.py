@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from model.config import MAX_SOURCES
+from model.phases import MAX_SOURCES
 
 BLOCK_SLOTS = MAX_SOURCES
 GROUP_ROWS = 256  # rows of a row group: what the packer writes and a reader fetches at once

@@ -13,8 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from model.config import PhaseConfig, PhaseRun
+from model.config import PhaseRun
 from model.order import slots_of
+from model.phases import PhaseConfig
 
 
 class SkipRange(BaseModel, frozen=True, extra="forbid"):
@@ -113,20 +114,39 @@ def plan_phase(run: PhaseRun, tokens: int = 0, events: Events | None = None) -> 
 
 
 def lr_at(phase: PhaseConfig, tokens: int) -> float:
-    """Warm-up and cosine at a clock, before batch rule and events."""
-    schedule = phase.schedule
-    tokens = min(tokens, phase.tokens)
+    """The learning rate at a clock of the phase, before batch rule and events.
+
+    Equal to transformers' schedules of the same name at step n when the clock stands at the end of step n.
+    """
+    schedule, horizon = phase.schedule, phase.horizon_tokens
+    tokens = min(schedule.from_tokens + tokens, horizon)
     if tokens < schedule.warmup_tokens:
         return schedule.lr * tokens / schedule.warmup_tokens
-    decay_tokens = phase.tokens - schedule.warmup_tokens
-    progress = (tokens - schedule.warmup_tokens) / decay_tokens if decay_tokens else 0.0
-    cosine = 0.5 * (1 + math.cos(math.pi * progress))
-    return schedule.lr * (schedule.final_ratio + (1 - schedule.final_ratio) * cosine)
+    begin = horizon - phase.decay_tokens if schedule.shape == "wsd" else schedule.warmup_tokens
+    progress = max(0, tokens - begin) / (horizon - begin) if horizon > begin else 0.0
+    return schedule.lr * (schedule.final_ratio + (1 - schedule.final_ratio) * _share_left(phase, progress))
+
+
+def _share_left(phase: PhaseConfig, progress: float) -> float:
+    """What is left of the way from the peak to the final rate, within 1..0, after `progress` of the decay."""
+    schedule = phase.schedule
+    match schedule.decay_shape if schedule.shape == "wsd" else schedule.shape:
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * progress))
+        case "sqrt":
+            return 1 - math.sqrt(progress)
+        case "linear":
+            return 1 - progress
+    return 1.0
 
 
 def lr_batch_factor(phase: PhaseConfig, rows: int) -> float:
-    """sqrt(rows / rows of the first batch) with `lr_batch_rule: sqrt`, else 1."""
-    return math.sqrt(rows / phase.batch[0].rows) if phase.schedule.lr_batch_rule == "sqrt" else 1.0
+    """sqrt(tokens of the batch / tokens of the batch that lr is meant for) with `lr_batch_rule: sqrt`, else 1."""
+    schedule = phase.schedule
+    if schedule.lr_batch_rule == "none":
+        return 1.0
+    meant = schedule.lr_batch_tokens or phase.batch[0].rows * phase.sequence_length
+    return math.sqrt(rows * phase.sequence_length / meant)
 
 
 def batch_rows_at(phase: PhaseConfig, tokens: int) -> int:

@@ -78,13 +78,13 @@ def explain(model: type[BaseModel], error: ValidationError) -> list[str]:
 
 
 def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
-    path = ""
-    for step in details["loc"]:
+    path, location = "", tuple(step for step in details["loc"] if not str(step).startswith("("))  # tags of unions
+    for step in location:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
-        allowed = _allowed_keys(model, details["loc"])
-        close = difflib.get_close_matches(str(details["loc"][-1]), allowed, n=1)
+        allowed = _allowed_keys(model, location)
+        close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         return f"{path}: unknown key; {hint}allowed here: {', '.join(allowed)}"
     if details["type"] == "missing":
@@ -108,10 +108,11 @@ def _allowed_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> li
 
 
 def _inner_model(annotation: Any) -> Any:
-    """The model inside dict[str, Model], tuple[Model, ...] or Model | None; else the annotation itself."""
+    """The model inside dict[str, Model], tuple[Model, ...], Model | None; else the annotation itself."""
     for argument in getattr(annotation, "__args__", ()):
-        if isinstance(argument, type) and issubclass(argument, BaseModel):
-            return argument
+        found = _inner_model(argument)
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            return found
     return annotation
 
 

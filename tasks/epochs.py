@@ -61,7 +61,7 @@ def mixture_lines(recipe: Recipe, packed: dict[PackKey, int], estimated: dict[st
     drawn: dict[str, Counter[PackKey]] = {}
     lines = []
     for phase in recipe.train.phases:
-        drawn[phase.name] = Counter(drawn[phase.after]) if phase.after else Counter()
+        drawn[phase.name] = Counter(drawn[phase.parent]) if phase.parent else Counter()
         tokens = rows_of_phase(recipe.train.run_of(phase.name, recipe.model)) * phase.sequence_length
         for source, slots in sorted(slots_of(phase.weights).items()):
             key = source, phase.sequence_length, phase.min_document_tokens

@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
 
 from model.architecture import ModelConfig
-from model.config import TrainConfig, fill_in_phases
+from model.config import TrainConfig
+from model.phases import fill_in_phases
 from model.shapes import shape_of
 from tasks.classifier_config import ClassifiersConfig
 from tasks.config import canonical_json, explain, for_source, merge

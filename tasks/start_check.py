@@ -74,8 +74,8 @@ def check_set(name: str, config: EvaluationSetConfig, root: Storage) -> None:
 def check_ranks(config: TrainConfig) -> None:
     """The batches of all phases split over the ranks that are asked for. Raises ConfigError."""
     ranks = settings_from_environment().ranks
-    try:
-        for phase in config.phases:
+    for index, phase in enumerate(config.phases):
+        try:
             phase.check_ranks(ranks or 1)
-    except ValueError as error:
-        raise ConfigError(f"{SETTINGS_VARIABLE}: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"train.phases[{index}].batch: {error} ({SETTINGS_VARIABLE})") from error

@@ -8,7 +8,7 @@ from prefect import Task
 from prefect.states import Failed
 
 from flows import stages
-from model.config import PhaseConfig
+from model.phases import PhaseConfig
 from tasks.dataset import Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, LeaseLost, StorageError, TrainingDiverged, WorkerLost
 from tasks.manifest import Manifest

@@ -2,11 +2,13 @@ import math
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from model.architecture import ModelConfig
-from model.config import PhaseConfig, PhaseRun, TrainConfig
-from model.schedule import Events, Factor, batch_rows_at, lr_at, plan_phase, plan_step, rows_of_phase
+from model.config import PhaseRun, TrainConfig
+from model.phases import PhaseConfig
+from model.schedule import Events, Factor, batch_rows_at, lr_at, lr_batch_factor, plan_phase, plan_step, rows_of_phase
 
 LENGTH = 256
 
@@ -105,6 +107,12 @@ def test_no_step_begins_outside_the_phase() -> None:
         ({"batch": {0: 8, 100: 4}}, "4 rows from 100 tokens on, after 8 from 0"),
         ({"schedule": {"warmup_tokens": 50_000}}, "schedule.warmup_tokens 50000 exceeds tokens 40960"),
         ({"schedule": {"lr": 0}}, "greater than 0"),
+        ({"schedule": {"shape": "wsd", "decay_tokens": 40_000}}, "warmup_tokens 4096 and decay_tokens 40000 overlap"),
+        ({"schedule": {"decay_tokens": 40}}, "belong to shape 'wsd', not 'cosine'"),
+        ({"schedule": {"shape": "constant", "final_ratio": 0.5}}, "final_ratio 0.5 with shape 'constant'"),
+        ({"schedule": {"shape": "square"}}, "Input should be 'cosine', 'linear', 'wsd' or 'constant'"),
+        ({"schedule": {"horizon_tokens": 40_960, "from_tokens": 1}}, "horizon_tokens 40960 ends before the phase does"),
+        ({"after": {"run": "latest"}}, "name one"),
         ({"name": "Main run"}, "match pattern"),
         ({"tokenz": 1}, "Extra inputs are not permitted"),
     ],
@@ -121,6 +129,100 @@ def test_batch_that_ranks_cannot_share_names_the_fitting_sizes() -> None:
         ValueError, match=r"batch of 6 rows is not divisible by 4 ranks; use 4 or 8 rows, or ranks 1, 2, 3, 6"
     ):
         phase.check_ranks(4)
+
+
+def test_lr_of_a_shape_is_that_of_the_formula_at_every_corner() -> None:
+    tokens = {"tokens": 40_960}
+    linear = make_phase(**tokens, schedule={"shape": "linear"})
+    assert [lr_at(linear, at) for at in (2048, 4096, 40_960)] == [5e-4, 1e-3, 0.0]
+    assert lr_at(linear, 22_528) == pytest.approx(5e-4, rel=1e-14)
+    constant = make_phase(**tokens, schedule={"shape": "constant"})
+    assert [lr_at(constant, at) for at in (2048, 4096, 30_000, 40_960)] == [5e-4, 1e-3, 1e-3, 1e-3]
+    wsd = make_phase(**tokens, schedule={"shape": "wsd"})  # the last tenth falls
+    assert [lr_at(wsd, at) for at in (4096, 36_864, 40_960)] == [1e-3, 1e-3, 0.0]
+    assert lr_at(wsd, 38_912) == pytest.approx(5e-4, rel=1e-14)
+    for shape, left in (("linear", 0.75), ("cosine", 0.5 * (1 + math.cos(math.pi / 4))), ("sqrt", 0.5)):
+        fields = {"shape": "wsd", "decay_tokens": 20_480, "decay_shape": shape, "final_ratio": 0.2}
+        phase = make_phase(**tokens, schedule=fields)
+        assert lr_at(phase, 20_480) == 1e-3
+        assert lr_at(phase, 25_600) == pytest.approx(1e-3 * (0.2 + 0.8 * left), rel=1e-14)
+        assert lr_at(phase, 40_960) == pytest.approx(2e-4, rel=1e-14)
+
+
+STEPS, WARM = 10, 2  # of 4,096 tokens each
+WSD = {"num_decay_steps": 3, "num_stable_steps": 5}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name", "theirs"),
+    [
+        ({"final_ratio": 0.0}, "get_cosine_schedule_with_warmup", {"num_training_steps": STEPS}),
+        ({}, "get_cosine_with_min_lr_schedule_with_warmup", {"num_training_steps": STEPS, "min_lr_rate": 0.1}),
+        ({"shape": "linear"}, "get_linear_schedule_with_warmup", {"num_training_steps": STEPS}),
+        ({"shape": "constant"}, "get_constant_schedule_with_warmup", {}),
+        ({"shape": "wsd", "decay_tokens": 3 * 4096}, "get_wsd_schedule", WSD | {"decay_type": "linear"}),
+        (
+            {"shape": "wsd", "decay_tokens": 3 * 4096, "decay_shape": "sqrt"},
+            "get_wsd_schedule",
+            WSD | {"decay_type": "1-sqrt"},
+        ),
+    ],
+)
+def test_lr_of_step_n_is_that_of_transformers(schedule: dict[str, Any], name: str, theirs: dict[str, Any]) -> None:
+    from transformers import optimization  # late: two seconds, for these cases only
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
+    scheduler = getattr(optimization, name)(optimizer, num_warmup_steps=WARM, **theirs)
+    expected = []
+    for _ in range(STEPS):
+        optimizer.step()
+        scheduler.step()
+        expected.append(scheduler.get_last_lr()[0])
+    plans = plan_phase(make_run(schedule={"warmup_tokens": WARM * 4096} | schedule))
+    assert [plan.lr for plan in plans] == pytest.approx(expected, rel=1e-12, abs=1e-18)
+
+
+def test_rate_for_a_named_batch_scales_from_there() -> None:
+    """OLMo-core and nanochat: lr x sqrt(batch / reference batch)."""
+    meant = {"shape": "constant", "lr_batch_rule": "sqrt", "lr_batch_tokens": 16 * LENGTH, "warmup_tokens": 0}
+    run = make_run(batch={0: 4, 8192: 16}, schedule=meant)
+    assert plan_step(run, 0).lr == pytest.approx(5e-4, rel=1e-14)
+    assert plan_step(run, 8192).lr == 1e-3
+
+
+def test_lengths_of_a_phase_become_phases_on_one_curve() -> None:
+    whole = make_phase(name="main", schedule={"shape": "linear"})
+    given = whole.model_dump(exclude={"after", "sequence_length", "batch"})
+    given |= {"sequence_length": {"0": 128, "8192": 256}, "batch": {"0": 4, "4096": 8, "16384": 32}}
+    del given["schedule"]["horizon_tokens"]
+    before = make_phase(name="first").model_dump()
+    config = TrainConfig.model_validate({"phases": [before, given]})
+    assert TrainConfig.model_validate(config.model_dump(mode="json")) == config  # the resolved recipe says the same
+    assert [(phase.name, phase.after, phase.tokens, phase.sequence_length) for phase in config.phases] == [
+        ("first", None, 40_960, 256), ("main-128", "first", 8192, 128), ("main", "main-128", 32_768, 256),
+    ]  # fmt: skip
+    _, early, late = config.phases
+    assert [(step.from_tokens, step.rows) for step in early.batch] == [(0, 4), (4096, 8)]
+    assert [(step.from_tokens, step.rows) for step in late.batch] == [(0, 8), (8192, 32)]
+    assert [lr_at(early, at) for at in (1024, 8192)] == [lr_at(whole, at) for at in (1024, 8192)]
+    assert [lr_at(late, at) for at in (0, 5000, 32_768)] == [lr_at(whole, 8192 + at) for at in (0, 5000, 32_768)]
+
+
+def test_lengths_with_the_batch_rule_share_the_batch_that_lr_is_meant_for() -> None:
+    given = make_phase(schedule={"lr_batch_rule": "sqrt"}).model_dump(exclude={"after", "sequence_length", "batch"})
+    del given["schedule"]["horizon_tokens"], given["schedule"]["lr_batch_tokens"]
+    given |= {"sequence_length": {0: 64, 8192: 256}, "batch": 16}
+    early, late = TrainConfig.model_validate({"phases": [given]}).phases
+    assert [lr_batch_factor(phase, 16) for phase in (early, late)] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "lengths", [{0: 256, 4096: 128}, {100: 64}, {0: 64, 50_000: 128}, {0: 64, "x": 128}, {}, {0: "long"}]
+)
+def test_lengths_that_do_not_rise_within_the_phase_are_refused(lengths: dict[Any, Any]) -> None:
+    given = make_phase().model_dump(exclude={"after"}) | {"sequence_length": lengths}
+    with pytest.raises(ValidationError, match=r"phases\[0\]\.sequence_length|whole number"):
+        TrainConfig.model_validate({"phases": [given]})
 
 
 def test_phases_follow_one_another_unless_told_otherwise() -> None:
