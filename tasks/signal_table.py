@@ -1,9 +1,9 @@
 """All signals: name, type, range, unit, source and meaning (`basemill signals` prints this table).
 
-A value is null where the signal is not applied: signals of words (`of_words`) in text of a script without spaces
+A value is null where the signal is not applied: signals of single words (`of_words`) in text of a script without spaces
 between words (Thai, Lao, Khmer, Burmese, Chinese, Japanese), signals of sentence ends (`of_ends`) in Thai and Lao,
-signals of classifiers that are not configured. A ratio whose denominator is zero is 0. Words, runs, lines, paragraphs
-and sentences: see tasks/kernels/scan.py.
+signals of classifiers that are not configured. Words are counted in every script (tasks/kernels/unspaced.py). A ratio
+whose denominator is zero is 0. Words, runs, lines, paragraphs and sentences: see tasks/kernels/scan.py.
 """
 
 import difflib
@@ -49,10 +49,10 @@ SIGNALS: tuple[Signal, ...] = (
     _count("num_chars", "-", "characters"),
     _count("num_visible_chars", "-", "characters without white space, controls and zero-width characters"),
     _ratio("unspaced_ratio", "-", "letters, marks and digits of scripts without spaces / all of them"),
-    _count("num_words", GOPHER, "words", of_words=True),
+    _count("num_words", GOPHER, "words; in scripts without spaces 2 letters (Han, kana) or 5 (others) are one"),
     Signal("mean_word_chars", "double", 0, None, "characters", GOPHER, "mean length of words", of_words=True),
-    Signal("hash_ratio", "double", 0, None, "per run", GOPHER, "number of # / runs", of_words=True),
-    Signal("ellipsis_ratio", "double", 0, None, "per run", GOPHER, "number of ... and … / runs", of_words=True),
+    Signal("hash_ratio", "double", 0, None, "per run", GOPHER, "number of # / runs"),
+    Signal("ellipsis_ratio", "double", 0, None, "per run", GOPHER, "number of ... and … / runs"),
     _ratio("bullet_line_ratio", GOPHER, "lines that begin with • or - / lines"),
     _ratio("ellipsis_line_ratio", GOPHER, "lines that end with ... or … / lines"),
     _ratio("alphabetic_word_ratio", GOPHER, "runs with a letter / runs", of_words=True),
@@ -76,11 +76,10 @@ SIGNALS: tuple[Signal, ...] = (
     _count("num_curly_brackets", C4, "number of {"),
     _count("num_lorem_ipsums", C4, 'number of "lorem ipsum"'),
     _ratio("ended_line_ratio", FINEWEB, "lines that end with a sentence's end mark / lines", of_ends=True),
-    _ratio("short_line_ratio", FINEWEB, "lines of at most 30 characters / lines"),
+    _ratio("short_line_ratio", FINEWEB, "lines of at most 30 characters / lines", of_words=True),
     _ratio("repeated_line_char_ratio", FINEWEB, "characters of repeated lines / characters that are no newlines"),
     Signal(
         "newline_ratio", "double", 0, None, "per word", FINEWEB, "newlines (several in a row count once) / words",
-        of_words=True,
     ),
     _count("num_cut_long_word_lines", C4, "lines cut for a word that is too long"),
     _count("num_cut_unended_lines", C4, "lines cut for want of an end mark"),

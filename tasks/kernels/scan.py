@@ -41,6 +41,7 @@ NEWLINE, BLANK, DOT, ELLIPSIS, BULLET, HYPHEN, HASH, CURLY = 10, 32, 46, 0x2026,
 MAX_ITEMS = 1 << 20  # words, lines and paragraphs of a document that are compared: bounds memory on huge documents
 BASIS, PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a; words: over code points
 MIX = np.uint64(0x9E3779B97F4A7C15)
+SPEECH_ENDS = (0x300D, 0x300F)  # 」 and 』, before which Japanese leaves the full stop out
 LOREM, LOREM_SECOND = tuple(b"lorem ipsum"), 6  # and where its second word begins
 PLAIN, MARK, END_SHIFT = 3, 4, 3  # an ASCII byte: 1 digit, 2 letter; 4 mark, with bit 3 when it ends a sentence
 ENDED, ENDED_WIDE = 1, 3  # a sentence ended: before the next run; in a script without spaces, before the next word
@@ -282,9 +283,24 @@ def _finish_line(data: Bytes, head: int, tail: int, characters: Bytes, counts: N
     is_dots = last == DOT and tail - head >= 3 and data[at - 1] == DOT and data[at - 2] == DOT
     counts[LINES] += 1
     counts[BULLET_LINES] += first in (BULLET, HYPHEN)
-    counts[ENDED_LINES] += (characters[last] & TERMINAL) != 0
+    counts[ENDED_LINES] += (characters[last] & TERMINAL) != 0 or (
+        last > 0x7F and _is_closed(data, head, at, characters)
+    )
     counts[ELLIPSIS_LINES] += is_dots or last == ELLIPSIS
     return (even * MIX) ^ odd ^ np.uint64(tail - head)
+
+
+@inner
+def _is_closed(data: Bytes, head: int, at: int, characters: Bytes) -> bool:
+    """Whether the character at `at` closes speech as Japanese does (」), or stands behind a wide end mark (。”)."""
+    last, _ = _decode(data, at)
+    before = at - 1
+    while before > head and data[before] & 0xC0 == 0x80:
+        before -= 1
+    if last in SPEECH_ENDS or before < head or not characters[last] & CLOSING:
+        return last in SPEECH_ENDS
+    flags = characters[_decode(data, before)[0]]
+    return flags & TERMINAL != 0 and flags & UNSPACED != 0
 
 
 @inner

@@ -4,10 +4,11 @@ import re
 import unicodedata
 from collections import Counter
 
-from tasks.kernels.characters import CLOSING, INVISIBLE, TERMINAL, UNENDED, UNSPACED, character_table
+from tasks.kernels.characters import CLOSING, INVISIBLE, TERMINAL, UNENDED, UNSPACED, character_table, codes_of
 from tasks.signals import SignalsConfig
 
 QUOTES = "\"'”’»」』"
+SYLLABLES = [code for codes in codes_of("E00-E7F E80-EFF 1000-109F A9E0-A9FF AA60-AA7F 1780-17FF") for code in codes]
 CITATION = re.compile(r"\[[0-9]+\]|\[edit\]|\[citation needed\]")
 Cuts = tuple[list[tuple[int, int]], Counter[str]]
 
@@ -85,7 +86,12 @@ def plain_signals(text: str, config: SignalsConfig) -> dict[str, float | None]:
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     runs = text.split()
     words = [word for run in runs if (word := word_of(run))]
+    num_words = len(words)
     letters = [char for char in text if is_word(char)]
+    has_no_spaces = share(sum(has(char, UNSPACED) for char in letters), len(letters)) > 0.05
+    if has_no_spaces:
+        num_words = letter_words(text)
+        runs = runs[: len(runs) - len(words)] + [""] * num_words
     values: dict[str, float | None] = {
         "num_chars": len(text),
         "num_visible_chars": sum(not char.isspace() and not has(char, INVISIBLE) for char in text),
@@ -95,23 +101,42 @@ def plain_signals(text: str, config: SignalsConfig) -> dict[str, float | None]:
         "num_lorem_ipsums": len(re.findall("lorem ipsum", text, re.IGNORECASE | re.ASCII)),
         "bullet_line_ratio": share(sum(line[0] in "•-" for line in lines), len(lines)),
         "ellipsis_line_ratio": share(sum(line.endswith(("...", "…")) for line in lines), len(lines)),
-        "ended_line_ratio": share(sum(has(line[-1], TERMINAL) for line in lines), len(lines)),
+        "ended_line_ratio": share(sum(map(is_ended, lines)), len(lines)),
         "short_line_ratio": share(sum(len(line) <= config.short_line_chars for line in lines), len(lines)),
-        "num_words": len(words),
+        "num_words": num_words,
         "mean_word_chars": share(sum(map(len, words)), len(words)),
         "hash_ratio": share(text.count("#"), len(runs)),
         "ellipsis_ratio": share(text.count("...") + text.count("…"), len(runs)),
         "alphabetic_word_ratio": share(sum(any(map(str.isalpha, run)) for run in runs), len(runs)),
         "num_stop_words": len(set(config.stop_words) & set(words)),
-        "newline_ratio": share(max(len(lines) - 1, 0), len(words)),
+        "newline_ratio": share(max(len(lines) - 1, 0), num_words),
     }
     values |= plain_repetition(text, lines, words)
-    if share(sum(has(char, UNENDED) for char in letters), len(letters)) > 0.2:
+    if share(sum(has(char, UNENDED) for char in letters), len(letters)) > 0.05:
         values |= {"num_sentences": None, "ended_line_ratio": None}
-    if share(sum(has(char, UNSPACED) for char in letters), len(letters)) > 0.2:
-        values |= {name: None for name in values if "word" in name or "gram" in name}
-        values |= {"hash_ratio": None, "ellipsis_ratio": None, "newline_ratio": None}
+    if has_no_spaces:
+        values |= {name: None for name in values if "_word" in name or "gram" in name} | {"num_words": num_words}
+        values |= {"num_stop_words": None, "short_line_ratio": None}
     return values
+
+
+def letter_words(text: str) -> int:
+    """Words where letters of scripts without spaces are counted: 2 of Han and kana, or 5 of the others, are one."""
+    pieces = "".join(" " if has(char, UNSPACED) or ends_wide(char) else char for char in text).split()
+    letters = [char for char in text if is_word(char) and has(char, UNSPACED)]
+    syllables = sum(ord(char) in SYLLABLES for char in letters)
+    return sum(word_of(piece) != "" for piece in pieces) + (5 * (len(letters) - syllables) + 2 * syllables) // 10
+
+
+def ends_wide(char: str) -> bool:
+    return char >= "\u3000" and not is_word(char)
+
+
+def is_ended(line: str) -> bool:
+    """Whether an end mark, 」 or 』 stands at its end, or a quote or bracket behind an end mark of such a script."""
+    before = line[-2:-1]
+    is_wide = before != "" and has(before, TERMINAL) and has(before, UNSPACED)
+    return has(line[-1], TERMINAL) or line[-1] in "」』" or (has(line[-1], CLOSING) and is_wide and line[-1] > "\x7f")
 
 
 def plain_repetition(text: str, lines: list[str], words: list[str]) -> dict[str, float | None]:

@@ -152,7 +152,9 @@ def test_expressions_drop_and_say_what_they_saw(run: Run) -> None:
 
 
 def test_an_expression_over_a_null_signal_drops_nothing_and_is_counted(run: Run, workspace: Workspace) -> None:
-    kept, rows, _ = run([THAI, GOOD], **NO_FAMILIES, rules={"short": "num_words < 10000", "b": "num_words > 9999"})
+    kept, rows, _ = run(
+        [THAI, GOOD], **NO_FAMILIES, rules={"short": "num_stop_words < 10000", "b": "num_stop_words > 9999"}
+    )
     assert [row["text"] for row in rows] == [THAI]
     receipts = [workspace.storage.read_json(part.receipt_path) for part in kept.parts]
     counts = [receipt["extra"]["not_applied"] for receipt in receipts if "not_applied" in receipt["extra"]]

@@ -145,7 +145,7 @@ def test_gopher_can_be_measured_before_the_cuts() -> None:
         assert whole[signal.name] == expected[signal.name], signal.name
     assert cut["duplicate_line_ratio"] == 0
     assert whole["duplicate_line_ratio"] == 6 / 10
-    japanese = "x\n" * 300 + "日本語の文章。" * 9  # most of what is cut has spaces, what is left has none
+    japanese = "long\n" * 300 + "日本語の文章。" * 9  # most of what is cut has spaces, what is left has none
     assert (
         row(japanese, SignalsConfig(gopher_before_cuts=True))["num_words"] == row(japanese, LOOSE)["num_words"] == 301
     )
