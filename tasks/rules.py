@@ -85,6 +85,12 @@ class FineWebRules(BaseModel, frozen=True, extra="forbid"):
     max_newline_ratio: float | None = Field(default=0.3, description="newlines per word")
 
 
+class RefinedWebRules(BaseModel, frozen=True, extra="forbid"):
+    """RefinedWeb, arXiv 2306.01116; its line rules are signals.refinedweb_lines, and this one needs them."""
+
+    max_edited_word_ratio: float | None = Field(default=0.05, description="share of words that its line rules cut")
+
+
 class QualityRules(BaseModel, frozen=True, extra="forbid"):
     """The trained quality classifier (section classifiers.quality). Off by default."""
 
@@ -110,6 +116,7 @@ FAMILIES: dict[str, type[BaseModel]] = {
     "gopher_repetition": GopherRepetitionRules,
     "c4": C4Rules,
     "fineweb": FineWebRules,
+    "refinedweb": RefinedWebRules,
     "quality": QualityRules,
     "toxicity": ToxicityRules,
     "perplexity": PerplexityRules,
@@ -160,6 +167,7 @@ class SelectConfig(BaseModel, frozen=True, extra="forbid"):
     gopher_repetition: GopherRepetitionRules | None = Field(default=GopherRepetitionRules(), description="repetition")
     c4: C4Rules | None = Field(default=C4Rules(), description="C4's rules for documents")
     fineweb: FineWebRules | None = Field(default=FineWebRules(), description="shape of lines")
+    refinedweb: RefinedWebRules | None = Field(default=RefinedWebRules(), description="too much cut from a document")
     quality: QualityRules | None = Field(
         default=QualityRules(),
         description="the trained quality classifier",

@@ -20,11 +20,12 @@ from tasks.dataset import Workspace
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.errors import DataError
 from tasks.kernels.buffers import text_array, text_buffers
-from tasks.kernels.cuts import CUTS, apply_cuts
+from tasks.kernels.cuts import apply_cuts
 from tasks.ledger import Ledger
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
 from tasks.rules import SelectConfig
+from tasks.signal_table import CUT_SIGNALS
 from tasks.verdicts import first_failing, verdicts
 
 LINE_RULES = "line_rules"
@@ -97,7 +98,7 @@ def cut_texts(table: pa.Table, signals: pa.Table, ledger: Ledger) -> pa.Table:
     data, offsets = apply_cuts(*text_buffers(table["text"]), bounds, values)
     for row in np.flatnonzero(np.diff(bounds)):
         cut = values[bounds[row] : bounds[row + 1]]
-        counts = {name: signals[f"num_cut_{name}"][row].as_py() for name in CUTS}
+        counts = {name.removeprefix("num_cut_"): signals[name][row].as_py() for name in CUT_SIGNALS}
         ledger.edit(
             table["doc_id"][row].as_py(), table["source"][row].as_py(), LINE_RULES,
             value=int((cut[:, 1] - cut[:, 0]).sum()), detail={name: count for name, count in counts.items() if count},

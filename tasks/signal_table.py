@@ -42,6 +42,7 @@ def _count(name: str, source: str, meaning: str, *, of_words: bool = False, of_e
 
 
 GOPHER, TABLE_A1, C4, FINEWEB, CLASSIFIER = "Gopher A.1.1", "Gopher table A1", "C4", "FineWeb", "classifiers"
+REFINEDWEB = "RefinedWeb"
 
 SIGNALS: tuple[Signal, ...] = (
     Signal("language", "string", None, None, "ISO 639 code", "py3langid", "the most probable language"),
@@ -86,6 +87,12 @@ SIGNALS: tuple[Signal, ...] = (
     _count("num_cut_short_lines", C4, "lines cut for too few words"),
     _count("num_cut_phrase_lines", C4, "lines cut for a phrase"),
     _count("num_cut_citations", C4, "citation marks cut"),
+    _count("num_cut_upper_case_lines", REFINEDWEB, "lines cut for their capitals"),
+    _count("num_cut_digit_lines", REFINEDWEB, "lines cut for having nothing but digits"),
+    _count("num_cut_counter_lines", REFINEDWEB, 'lines cut for being a counter, such as "3 likes"'),
+    _count("num_cut_few_word_lines", REFINEDWEB, "lines cut for having one word"),
+    _count("num_cut_navigation_phrases", REFINEDWEB, 'phrases such as "Read more..." cut from short lines'),
+    _ratio("edited_word_ratio", REFINEDWEB, "runs that RefinedWeb's line rules cut / runs that they read"),
     Signal("quality_score", "double", 0, 1, "probability", CLASSIFIER, "like positive sources, not negative ones"),
     Signal("toxicity_score", "double", 0, 1, "probability", CLASSIFIER, "like the toxic texts of the labelled set"),
     _count("num_listed_words", CLASSIFIER, "words and phrases of the word lists"),
@@ -93,6 +100,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("cut_spans", "list<int64>", 0, None, "bytes", "-", "start and end of each cut, one after the other"),
 )  # fmt: skip
 SIGNAL_BY_NAME = {signal.name: signal for signal in SIGNALS}
+CUT_SIGNALS = tuple(signal.name for signal in SIGNALS if signal.name.startswith("num_cut_"))
 SIGNAL_SCHEMA = pa.schema(
     [
         pa.field("doc_id", pa.string(), nullable=False),

@@ -29,12 +29,15 @@ from tasks.kernels.buffers import Bytes, Offsets, text_array, text_buffers
 from tasks.kernels.cuts import CUTS, apply_cuts, find_cuts, line_rules
 from tasks.kernels.english import TOKEN_COUNTS, english_tokens
 from tasks.kernels.english_tables import english_tables
+from tasks.kernels.line_edits import EDITS, NUM_CUT_WORDS, NUM_WORDS, edit_rules, find_edits
 from tasks.kernels.repetition import DUPLICATE_NS, TOP_NS, count_duplicates, count_ngrams
 from tasks.kernels.scan import COUNTS, Items, scan_tables, scan_texts
 from tasks.kernels.unspaced import count_words
 from tasks.languages import UNDETERMINED, identify_languages
+from tasks.later_cuts import Cuts, join_cuts
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
+from tasks.refinedweb import RefinedWebLines
 from tasks.signal_table import GOPHER, SIGNAL_SCHEMA, SIGNALS, TABLE_A1
 
 RESULT_PACKAGES = ("numba", "pyarrow")
@@ -45,6 +48,7 @@ POLICY_PHRASES = (
     "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies",
 )  # fmt: skip
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+Buffers = tuple[Bytes, Offsets]
 Column = NDArray[np.int64] | NDArray[np.float64]
 Measured = tuple[dict[str, Column], dict[str, NDArray[np.bool_]]]  # signals, and where they are not applied
 
@@ -66,6 +70,11 @@ class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
     words: Literal["basemill", "datatrove"] = Field(
         default="basemill",
         description="basemill: a run without punctuation at its ends; datatrove: a token of spaCy's English tokenizer",
+    )
+    refinedweb_lines: RefinedWebLines | None = Field(
+        default=None,
+        description="RefinedWeb's line rules, after those above; {}: as published; null: off",
+        json_schema_extra={"neutral": None},
     )
     gopher_before_cuts: bool = Field(
         default=False, description="measure Gopher's signals on the text before the line rules cut it, as FineWeb did"
@@ -127,13 +136,13 @@ def measure(
 ) -> dict[str, pa.Array]:
     """All signals of a column of texts."""
     whole = text_buffers(texts)
-    span_offsets, spans, cuts = find_cuts(*whole, rules_of(config))
+    (span_offsets, spans), cut_counts = find_all_cuts(whole, config)
     data, offsets = apply_cuts(*whole, span_offsets, spans) if len(spans) else whole
     columns, hidden = document_signals(data, offsets, config)
     if config.gopher_before_cuts:
         rows = np.flatnonzero(np.diff(span_offsets))
         _replace_gopher(columns, hidden, rows, document_signals(*_rows_of(whole, rows), config))
-    columns |= {f"num_cut_{name}": cuts[:, index] for index, name in enumerate(CUTS)}
+    columns |= cut_counts
     language, score = identify_languages(data, offsets)
     is_visible = columns["num_visible_chars"] > 0  # the model has an opinion about zero-width characters too
     columns["language_score"] = np.where(is_visible, score, 0.0)
@@ -145,6 +154,19 @@ def measure(
     }
     cut_spans = pa.ListArray.from_arrays(pa.array(2 * span_offsets, pa.int32()), pa.array(spans.ravel()))
     return arrays | {"language": language, "cut_spans": cut_spans} | models.score(data, offsets)
+
+
+def find_all_cuts(whole: Buffers, config: SignalsConfig) -> tuple[Cuts, dict[str, Column]]:
+    """What the line rules cut, RefinedWeb's from the text that the others leave, and how often each cut."""
+    span_offsets, spans, counts = find_cuts(*whole, rules_of(config))
+    cuts, edits = (span_offsets, spans), np.zeros((len(counts), NUM_CUT_WORDS + 1), np.int64)
+    if config.refinedweb_lines is not None:
+        rules = edit_rules(config.refinedweb_lines.limits, config.refinedweb_lines.groups)
+        later_offsets, later, edits = find_edits(*apply_cuts(*whole, span_offsets, spans), rules)
+        cuts = join_cuts(cuts, (later_offsets, later))
+    columns: dict[str, Column] = {f"num_cut_{name}": counts[:, index] for index, name in enumerate(CUTS)}
+    columns |= {f"num_cut_{name}": edits[:, index] for index, name in enumerate(EDITS)}
+    return cuts, columns | {"edited_word_ratio": ratio(edits[:, NUM_CUT_WORDS], edits[:, NUM_WORDS])}
 
 
 def document_signals(data: Bytes, offsets: Offsets, config: SignalsConfig) -> Measured:
@@ -163,7 +185,7 @@ def document_signals(data: Bytes, offsets: Offsets, config: SignalsConfig) -> Me
     return columns, hidden | {signal.name: has_no_ends for signal in SIGNALS if signal.of_ends}
 
 
-def _rows_of(buffers: tuple[Bytes, Offsets], rows: NDArray[np.int64]) -> tuple[Bytes, Offsets]:
+def _rows_of(buffers: Buffers, rows: NDArray[np.int64]) -> Buffers:
     return text_buffers(text_array(*buffers).take(pa.array(rows)))
 
 

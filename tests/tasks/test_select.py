@@ -12,7 +12,7 @@ from tasks.dataset import Workspace
 from tasks.errors import DataError
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, read_ledger, read_part
-from tasks.rules import RULES, SelectConfig
+from tasks.rules import FAMILIES, RULES, SelectConfig
 from tasks.select import select_documents
 from tasks.signals import SignalsConfig, measure_signals
 from tests.conftest import MakeDocuments
@@ -53,8 +53,9 @@ GOLDEN = {
     GOOD.replace(".", ""): "fineweb.min_ended_line_ratio",
     THAI: None,
 }
+REFINEDWEB: dict[str, Any] = {"refinedweb": {}}
 FUNNEL = Counter(reason for reason in GOLDEN.values() if reason)
-NO_FAMILIES = {"language": None, "gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None}
+NO_FAMILIES = {name: None for name in FAMILIES if name not in ("quality", "toxicity", "perplexity")}
 
 
 @pytest.fixture
@@ -63,7 +64,8 @@ def run(workspace: Workspace, make_documents: MakeDocuments) -> Callable[..., tu
 
     def select_texts(texts: Any, **settings: Any) -> tuple[Manifest, list[Any], list[Any]]:
         documents = make_documents(texts)
-        signals = measure_signals(documents, into=workspace, config=SignalsConfig())
+        measured = SignalsConfig.model_validate(settings.pop("signals", {}))
+        signals = measure_signals(documents, into=workspace, config=measured)
         kept = select_documents(documents, signals, into=workspace, config=SelectConfig.model_validate(settings))
         rows = [row for part in kept.parts for t in read_part(workspace.storage, part) for row in t.to_pylist()]
         ledger = [row for part in kept.parts for row in read_ledger(workspace.storage, part).to_pylist()]
@@ -116,6 +118,25 @@ def test_cut_spans_are_applied_and_told(run: Run) -> None:
     assert (edit["action"], edit["reason"]) == ("edit", "line_rules")
     assert edit["value"] == len("Menu\nPlease turn on JavaScript here.\n[12]")
     assert json.loads(edit["detail"]) == {"short_lines": 1, "phrase_lines": 1, "citations": 1}
+
+
+def test_refinedwebs_line_rules_cut_and_drop_what_loses_too_much(run: Run) -> None:
+    """Cuts are in the ledger by rule; a document that lost more than 5 % of its words goes; off for other sources."""
+    few, many = GOOD + "\n3 likes\nSHARE THIS PAGE\n", GOOD + "\n3 likes\n" * 3
+    signals = {"by_source": {"web": {"refinedweb_lines": {}, "min_line_words": 0}}}
+    kept, rows, ledger = run({"web": [few, many], "wiki": [many]}, signals=signals, **(NO_FAMILIES | REFINEDWEB))
+    assert [(row["source"], row["text"]) for row in rows] == [("web", GOOD + "\n"), ("wiki", GOOD + "\n\n")]
+    facts = {row["source"]: json.loads(row["detail"] or "{}") for row in ledger if row["action"] == "edit"}
+    assert facts == {"web": {"counter_lines": 1, "upper_case_lines": 1}, "wiki": {"short_lines": 3}}
+    assert next(row["value"] for row in ledger if "upper" in (row["detail"] or "")) == len("3 likes\nSHARE THIS PAGE\n")
+    [drop] = [row for row in ledger if row["action"] == "drop"]
+    assert (drop["reason"], drop["threshold"]) == ("refinedweb.max_edited_word_ratio", 0.05)
+    words = len(GOOD.split())
+    assert drop["value"] == pytest.approx(6 / (words + 6))
+    assert sum(len(row["text"].encode()) for row in rows) + sum(
+        row["value"] for row in ledger if row["action"] == "edit"
+    ) == len((few + many).encode())
+    assert kept.totals["edited"] == 2
 
 
 def test_sources_have_rules_of_their_own(run: Run) -> None:

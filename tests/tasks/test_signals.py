@@ -12,7 +12,8 @@ from tasks.dataset import Workspace
 from tasks.kernels.cuts import CUTS
 from tasks.manifest import Manifest
 from tasks.parts import read_part
-from tasks.signal_table import CLASSIFIER, SIGNALS
+from tasks.refinedweb import RefinedWebLines
+from tasks.signal_table import CLASSIFIER, REFINEDWEB, SIGNALS
 from tasks.signals import SignalsConfig, measure, measure_signals
 from tests.conftest import MakeDocuments
 from tests.tasks.plain_signals import cut_text, plain_cuts, plain_signals
@@ -32,7 +33,9 @@ TEXTS = st.one_of(
 STRICT = SignalsConfig(require_end_marks=True, max_word_chars=8)
 LOOSE = SignalsConfig(max_word_chars=0, min_line_words=0, cut_phrases=(), cut_citations=False)
 DEFAULT = SignalsConfig()
+EDITS_ALONE: dict[str, Any] = LOOSE.model_dump(mode="json") | {"refinedweb_lines": {}}
 MEASURED = [signal for signal in SIGNALS if signal.source != CLASSIFIER]  # the others need a trained model
+OF_EDITS = {signal.name for signal in SIGNALS if signal.source == REFINEDWEB}  # tests/tasks/kernels/test_line_edits.py
 DATATROVE = SignalsConfig(words="datatrove", gopher_before_cuts=True)
 
 
@@ -55,6 +58,7 @@ def test_equal_to_the_plain_reference(texts: list[str], config: SignalsConfig) -
         expected: dict[str, Any] = plain_signals(cut_text(text, spans), config)
         expected |= {f"num_cut_{name}": counts[name] for name in CUTS}
         measured = {name: column[place].as_py() for name, column in columns.items() if "language" not in name}
+        assert not any(measured.pop(name) for name in OF_EDITS)
         assert measured.pop("cut_spans") == [bound for span in spans for bound in span]
         assert measured == expected
 
@@ -134,6 +138,26 @@ def test_datatroves_words_are_spacys_tokens() -> None:
     assert (ours["num_words"], theirs["num_words"]) == (5, 6)  # do n't said he and left
     assert (ours["alphabetic_word_ratio"], theirs["alphabetic_word_ratio"]) == (5 / 6, 6 / 11)
     assert ours["num_stop_words"] == theirs["num_stop_words"] == 1
+
+
+def test_refinedwebs_rules_read_what_the_other_line_rules_leave() -> None:
+    text = "MENU\n3 likes\n\nThe cat sat on the mat. [12]\nAnd so to bed with it. Read more... [1]\nHome\n"
+    both = SignalsConfig(refinedweb_lines=RefinedWebLines(min_words=0))
+    measured, alone = row(text, both), row(text, SignalsConfig.model_validate(EDITS_ALONE))
+    assert cut_text(text, pairs(measured)) == "The cat sat on the mat. \nAnd so to bed with it. \n"
+    assert (measured["num_cut_short_lines"], measured["num_cut_upper_case_lines"]) == (3, 0)
+    assert (measured["num_cut_navigation_phrases"], measured["edited_word_ratio"]) == (1, 2 / 14)
+    assert cut_text(text, pairs(alone)) == "The cat sat on the mat. [12]\nAnd so to bed with it. Read more... [1]\n"
+    counts = {name: alone[name] for name in OF_EDITS if alone[name]}
+    assert counts == {
+        "num_cut_upper_case_lines": 1, "num_cut_counter_lines": 1, "num_cut_few_word_lines": 1,
+        "edited_word_ratio": 4 / 20,
+    }  # fmt: skip
+
+
+def pairs(measured: dict[str, Any]) -> list[tuple[int, int]]:
+    spans = measured["cut_spans"]
+    return list(zip(spans[::2], spans[1::2], strict=True))
 
 
 def test_gopher_can_be_measured_before_the_cuts() -> None:

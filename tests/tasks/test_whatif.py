@@ -115,7 +115,7 @@ def test_rules_that_never_fire_are_named_and_unjudged_rows_counted(measured: Cal
 
 def test_samples_are_those_nearest_to_the_threshold(measured: Callable[..., Measured]) -> None:
     texts = {"web": [" ".join(["word"] * n) + " {" for n in (10, 20, 30, 40, 50, 60)]}
-    off = {"gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None}
+    off = {"gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None, "refinedweb": None}
     run = measured(texts, **off, rules={"short": "num_words < 25"})
     answer = run.what_if(["select.rules.short=num_words < 45"], count=2)
     assert [sample.value for sample in answer.newly_dropped] == [40, 30]
