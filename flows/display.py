@@ -18,6 +18,7 @@ from rich.table import Table
 from tasks.epochs import MixtureLine
 from tasks.funnel import FunnelRow
 from tasks.journal import LISTENERS, Event
+from tasks.task_scores import score_text
 
 PLAIN_SECONDS = 15.0  # between two plain progress lines of one stage
 MEGABYTE = 1e6
@@ -130,6 +131,10 @@ def say_summary(figures: dict[str, Any], dashboard: str, is_lasting: bool) -> No
         say_table(("held-out text of", "tokens", "bits per byte before", "after"), rows)
         for name, status in figures["evaluation_sets"].items():
             say(f"evaluation set {name}: {status}")
+    if figures["tasks"]:
+        say()
+        rows = [(line["task"], line.get("items", 0), score_text(line)) for line in figures["tasks"]]
+        say_table(("task", "items", "score"), rows)
     for sample in figures["samples"][:1]:
         say(f"\nThe model writes after {sample['prompt']!r}:\n{sample['text']}")
     say()

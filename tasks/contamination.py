@@ -12,18 +12,16 @@ from tasks.manifest import Manifest, load_manifest
 from tasks.splits import whole_source
 from tasks.storage import Storage
 
-NOT_DECONTAMINATED = "not decontaminated"
+DECONTAMINATED, NOT_DECONTAMINATED = "decontaminated", "not decontaminated"
 
 
 def status_of_sets(
     storage: Storage, trained: Manifest, newer: Sequence[Manifest], wanted: Sequence[str]
 ) -> dict[str, str]:
     """For each evaluation set whether the training data was decontaminated against it, and for which sources not."""
-    replacements = {manifest.digest: manifest for manifest in newer}
     names = set(wanted).union(*(manifest.extra["evaluation_sets"] for manifest in newer))
     cleaned: dict[str, set[str]] = {}  # source -> sets that its text was cleaned of
-    for source, pack in training_packs(storage, trained):
-        cleaners = [replacements.get(m.digest, m) for m in ancestors(storage, pack) if m.stage == "decontaminate"]
+    for source, cleaners in cleaners_of(storage, trained, newer):
         names |= {name for manifest in cleaners for name in manifest.config.get("evaluation_sets", {})}
         sets = set().union(*(cleaned_sets(manifest, source) for manifest in cleaners))
         cleaned[source] = cleaned.get(source, sets) & sets
@@ -32,8 +30,28 @@ def status_of_sets(
     status = {}
     for name in sorted(names):
         missing = sorted(source for source, sets in cleaned.items() if name not in sets)
-        status[name] = f"{NOT_DECONTAMINATED} (sources: {', '.join(missing)})" if missing else "decontaminated"
+        status[name] = f"{NOT_DECONTAMINATED} (sources: {', '.join(missing)})" if missing else DECONTAMINATED
     return status
+
+
+def status_of_file(storage: Storage, trained: Manifest, newer: Sequence[Manifest], name: str, sha256: str) -> str:
+    """The status of one set, given the file that is to be scored: only a search for this very file counts."""
+    status = status_of_sets(storage, trained, newer, [name])[name]
+    if status != DECONTAMINATED:
+        return status
+    for source, cleaners in cleaners_of(storage, trained, newer):
+        files = {m.external["evaluation_sets"][name] for m in cleaners if name in cleaned_sets(m, source)}
+        if sha256 not in files:
+            return f"{NOT_DECONTAMINATED} (set {name} of stage decontaminate is another file)"
+    return status
+
+
+def cleaners_of(storage: Storage, trained: Manifest, newer: Sequence[Manifest]) -> Iterator[tuple[str, list[Manifest]]]:
+    """For each pack of the training data its source and the datasets of stage decontaminate behind it."""
+    replacements = {manifest.digest: manifest for manifest in newer}
+    for source, pack in training_packs(storage, trained):
+        found = (manifest for manifest in ancestors(storage, pack) if manifest.stage == "decontaminate")
+        yield source, [replacements.get(manifest.digest, manifest) for manifest in found]
 
 
 def cleaned_sets(decontaminated: Manifest, source: str) -> set[str]:

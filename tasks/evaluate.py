@@ -1,4 +1,4 @@
-"""evaluate: a trained phase and held-out rows -> losses per source before and after training, and samples of text.
+"""evaluate: a trained phase, held-out rows, task files -> losses per source, scores of tasks, samples of text.
 
 Reads the last checkpoint, the tokenizer and the held-out packs; one part per pack part, a row per pack row:
 
@@ -10,8 +10,9 @@ Bits per byte = nats / (ln 2 x bytes): comparable between tokenizers. Bytes come
 decoding single tokens would break characters; special tokens stand for no bytes and are left out of both sums. Worked:
 ln(4,096) = 8.3 nats per token at 2.9 bytes per token are 4.1 bits per byte, a model that guesses.
 
-An evaluation set is told as "decontaminated" only if every source of every phase was searched for it and cleaned;
-otherwise "not decontaminated" stands in the place of its scores. Computed in fp32, whatever the training did.
+Tasks: see tasks/task_items.py (formats) and tasks/task_scores.py. An evaluation set is told as "decontaminated" only if
+every source of every phase was searched for it and cleaned; otherwise "not decontaminated" stands in the place of its
+scores. Computed in fp32, whatever the training did.
 """
 
 import math
@@ -24,13 +25,17 @@ import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from model.config import PhaseRun
-from tasks.contamination import ancestors, status_of_sets
+from tasks.contamination import ancestors, status_of_file, status_of_sets
 from tasks.dataset import Dataset, Workspace
 from tasks.manifest import Manifest
 from tasks.parts import Part, PartWriter, Receipt, Unit, read_part
 from tasks.storage import Storage
+from tasks.task_items import TaskConfig, TaskName
+from tasks.task_scores import digests_of, read_all, score_tasks
 from tasks.trained_model import (
     CHECKPOINT_FILE,
+    MAX_EXPONENT,
+    TOKENIZER_FILE,
     SamplingConfig,
     check_vocabulary,
     continue_text,
@@ -40,9 +45,8 @@ from tasks.trained_model import (
 )
 
 RESULT_PACKAGES = ("torch",)
-BYTES_FILE, TOKENIZER_FILE = "token_bytes.json", "tokenizer.json"  # of a vocabulary
+BYTES_FILE = "token_bytes.json"  # of a vocabulary
 TOKENS_PER_FORWARD = 4096  # one core works at full speed, and logits of 4,096 entries take 67 MB
-MAX_EXPONENT = 700.0  # e^709 is the largest double
 ALL_SOURCES = "all"
 
 SCHEMA = pa.schema(
@@ -67,6 +71,11 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid"):
     evaluation_sets: tuple[str, ...] = Field(
         default=(), description="sets to report on beside those that decontamination knew"
     )
+    tasks: dict[TaskName, TaskConfig] = Field(
+        default={},
+        description="tasks to score: name as in lm-evaluation-harness -> file",
+        json_schema_extra={"neutral": {}},
+    )
     prompts: tuple[str, ...] = Field(default=("The ", "def "), description="beginnings of the sampled texts")
     sampling: SamplingConfig = SamplingConfig()
 
@@ -76,15 +85,20 @@ def evaluate_checkpoint(*datasets: Manifest, into: Workspace, config: EvaluateCo
     decontaminate that speak for the training data: where theirs are equal, their newer report counts.
 
     `extra`: losses (a row per source and one for all: tokens, bytes, nats per token, bits per byte, perplexity, each
-    before and after), evaluation_sets {name: status}, samples [{prompt, text}].
+    before and after), tasks (a row per task: status, scores), evaluation_sets {name: status}, samples [{prompt, text}].
     """
     [trained] = [manifest for manifest in datasets if manifest.stage == "train"]
     [vocabulary] = [manifest for manifest in datasets if manifest.stage == "vocabulary"]
     packs = {m.config["request"]["source"]: m for m in datasets if m.stage == "pack"}
     newer = [manifest for manifest in datasets if manifest.stage == "decontaminate"]
     inputs = {"trained": trained, "vocabulary": vocabulary} | {f"held_out:{name}": m for name, m in packs.items()}
-    known = {"decontaminated": {m.digest: sorted(m.extra["evaluation_sets"]) for m in newer}} if newer else {}
-    dataset = into.dataset("evaluate", config, inputs=inputs, module=__name__, schema=SCHEMA, external=known)
+    known: dict[str, Any] = {}
+    if newer:
+        known["decontaminated"] = {m.digest: sorted(m.extra["evaluation_sets"]) for m in newer}
+    if files := read_all(into.storage, config.tasks):
+        known["tasks"] = digests_of(files)
+    own, tasks = _without_paths(config), config.tasks
+    dataset = into.dataset("evaluate", own, inputs=inputs, module=__name__, schema=SCHEMA, external=known)
     if found := dataset.find():
         return found
     check_vocabulary(PhaseRun.model_validate(trained.config).model, vocabulary.extra["size"])
@@ -94,14 +108,27 @@ def evaluate_checkpoint(*datasets: Manifest, into: Workspace, config: EvaluateCo
         units = [_unit(dataset, part, {"rows": rows} | start) for part, rows in wanted]
         receipts = dataset.compute(units, measure_part)
         samples = _sample(dataset)
+        status = {
+            name: status_of_file(into.storage, trained, newer, tasks[name].evaluation_set or name, digests[0])
+            for name, digests in known.get("tasks", {}).items()
+        }
+        parts = [_file(trained, CHECKPOINT_FILE), _file(vocabulary, TOKENIZER_FILE)]
         return dataset.publish(
             receipts,
             extra={
                 "losses": losses_by_source(receipts),
+                "tasks": score_tasks(dataset, tasks, files, status, parts),
                 "evaluation_sets": status_of_sets(into.storage, trained, newer, config.evaluation_sets),
                 "samples": samples,
             },
         )
+
+
+def _without_paths(config: EvaluateConfig) -> EvaluateConfig:
+    """The config as it decides the result: the content of a file counts, not its place."""
+    no_paths = {"path": "", "labels_path": None}
+    tasks = {name: task.model_copy(update=no_paths) for name, task in config.tasks.items()}
+    return config.model_copy(update={"tasks": tasks})
 
 
 def imported_weights(storage: Storage, trained: Manifest) -> dict[str, str]:

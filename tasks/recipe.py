@@ -36,7 +36,9 @@ from tasks.vocabulary import VocabularyConfig
 Dedup = TypeVar("Dedup", ExactDedupConfig, NearDedupConfig)
 
 RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
-PATH_KEYS = frozenset({"base", "path"})  # keys whose values are places; relative ones are resolved when loading
+PATH_KEYS = frozenset(
+    {"base", "path", "labels_path"}
+)  # keys whose values are places; relative ones are resolved when loading
 MERGE_TAG = "tag:yaml.org,2002:merge"
 
 

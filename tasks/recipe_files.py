@@ -1,8 +1,9 @@
 """Files that a recipe names one by one (evaluation sets, labelled sets, word lists, models): their places and rows.
 
 A path is absolute, `s3://...`, begins with `{root}` (the storage root) or `recipe:` (a file that ships with the
-recipes). Rows are those of JSONL, CSV (both plain, gz or zst) or Parquet; `a.b` names a column inside an object. Errors
-begin with the place in the recipe, such as `decontaminate.evaluation_sets.quiz`.
+recipes). Rows are those of JSONL, CSV, plain text (a row per line, column `text`; all plain, gz or zst) or Parquet;
+`a.b` names a column inside an object. Errors begin with the place in the recipe, such as
+`decontaminate.evaluation_sets.quiz`.
 """
 
 import csv
@@ -24,7 +25,7 @@ RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
 RECIPE_PREFIX, ROOT_PREFIX = "recipe:", "{root}"
 MAX_CSV_FIELD_BYTES = 1 << 24  # a passage; Python's own limit is 128 kB
 
-Format = Literal["jsonl", "csv", "parquet"]
+Format = Literal["jsonl", "csv", "parquet", "text"]
 
 
 def check_path(path: str) -> str:
@@ -34,7 +35,7 @@ def check_path(path: str) -> str:
     return path
 
 
-def read_recipe_file(storage: Storage, path: str, place: str) -> bytes:
+def read_recipe_file(storage: Storage, path: str, place: str, key: str = "path") -> bytes:
     """The bytes of a file. Raises ConfigError with the key's path when it is missing."""
     try:
         if path.startswith(RECIPE_PREFIX):
@@ -46,7 +47,7 @@ def read_recipe_file(storage: Storage, path: str, place: str) -> bytes:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ConfigError, StorageError) as error:
         if isinstance(error, StorageError) and not isinstance(error.__cause__, IsADirectoryError):
             raise
-        raise ConfigError(f"{place}.path: {path}: no such file ({error})") from error
+        raise ConfigError(f"{place}.{key}: {path}: no such file ({error})") from error
 
 
 def format_of(path: str, given: Format | None, place: str) -> Format:
@@ -54,9 +55,11 @@ def format_of(path: str, given: Format | None, place: str) -> Format:
     if given is not None:
         return given
     suffixes = [suffix for suffix in Path(path).suffixes if suffix not in (".gz", ".zst")]
-    found: dict[str, Format] = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+    found: dict[str, Format] = {
+        ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "text",
+    }  # fmt: skip
     if not suffixes or suffixes[-1] not in found:
-        raise ConfigError(f"{place}.format: {path}: name jsonl, csv or parquet")
+        raise ConfigError(f"{place}.format: {path}: name jsonl, csv, parquet or text")
     return found[suffixes[-1]]
 
 
@@ -69,6 +72,8 @@ def read_rows(data: bytes, kind: Format, place: str) -> Iterator[dict[str, Any]]
         elif kind == "csv":
             csv.field_size_limit(MAX_CSV_FIELD_BYTES)
             yield from csv.DictReader(io.StringIO(plain.decode("utf-8-sig"), newline=""))
+        elif kind == "text":
+            yield from ({"text": line.rstrip("\r")} for line in plain.decode().split("\n") if line.strip())
         else:
             yield from (orjson.loads(line) for line in plain.splitlines() if line.strip())
     except (pa.ArrowException, ValueError, csv.Error, zlib.error, EOFError, OSError) as error:

@@ -31,6 +31,7 @@ from tasks.redact import redact_text
 from tasks.report_documents import ReportDocuments, read_documents, redaction_of
 from tasks.runs import RunRecord
 from tasks.storage import Storage
+from tasks.task_scores import score_text
 
 REASONS_PER_STAGE = 6  # in the dashboard
 SAMPLE_CHARS = 300
@@ -39,10 +40,11 @@ SIZES = ("tokens", "bytes")
 
 
 class Losses(BaseModel, frozen=True):
-    """Held-out losses per source, before and after training, and what stands in a score's place."""
+    """Held-out losses per source, before and after training, scores of tasks, and what stands in a score's place."""
 
     rows: list[dict[str, Any]]
     notes: dict[str, str]
+    tasks: list[dict[str, Any]] = []
 
     @property
     def columns(self) -> list[str]:
@@ -71,6 +73,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         mixture=mixture_of_run(storage, record),
         loss_picture=Markup(loss_chart(read_training(storage, record))),
         losses=read_losses(storage, record),
+        score_text=score_text,
         vocabulary=_extra(storage, record, "vocabulary"),
         export=_extra(storage, record, "export"),
         clusters=documents.clusters,
@@ -124,7 +127,7 @@ def read_losses(storage: Storage, record: RunRecord) -> Losses | None:
     facts = _extra(storage, record, "evaluate")
     if facts is None:
         return None
-    return Losses(rows=facts["losses"], notes=facts.get("evaluation_sets", {}))
+    return Losses(rows=facts["losses"], notes=facts.get("evaluation_sets", {}), tasks=facts.get("tasks", []))
 
 
 def read_classifiers(storage: Storage, record: RunRecord) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from tasks.parallel import workers_here
 from tasks.pins import find_index, find_pinned
 from tasks.recipe_files import format_of
 from tasks.storage import Storage
+from tasks.task_scores import check_tasks
 from tasks.train import SETTINGS_VARIABLE, settings_from_environment
 
 
@@ -24,14 +25,13 @@ def check_start(run: Run) -> None:
     """Raises ConfigError with the path of the key that names what is not there."""
     recipe = run.recipe
     workers_here()
-    for stage in ("vocabulary", "pack", "train"):
-        if (name := getattr(recipe.pin, stage)) is not None:
-            find_pinned(run.storage, stage, name, stage)
-    find_index(run)
+    check_pins(run)
     if run.wants("train") and recipe.pin.train is None:
         check_ranks(recipe.train)
     if (start := recipe.train.initialize_from) is not None:
         check_model(start.path, recipe.model)
+    if run.wants("evaluate"):
+        check_tasks(run.storage, recipe.evaluate.tasks)
     if recipe.pin.vocabulary and recipe.pin.pack:
         return
     if not recipe.prepare and not run.storage.exists(inputs_key(run.run_id)):
@@ -41,6 +41,14 @@ def check_start(run: Run) -> None:
     if run.wants("decontaminate") and recipe.decontaminate.enabled:
         for name, config in recipe.decontaminate.evaluation_sets.items():
             check_set(name, config, run.storage)
+
+
+def check_pins(run: Run) -> None:
+    """What the recipe takes from earlier runs is there. Raises ConfigError."""
+    for stage in ("vocabulary", "pack", "train"):
+        if (name := getattr(run.recipe.pin, stage)) is not None:
+            find_pinned(run.storage, stage, name, stage)
+    find_index(run)
 
 
 def check_inputs(config: IngestConfig, root: Storage) -> None:

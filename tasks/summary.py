@@ -23,6 +23,7 @@ def summarise(storage: Storage, record: RunRecord) -> dict[str, Any]:
         "funnel": [row.model_dump() for row in funnel(storage, record)],
         "training": {line.label: _training(storage, line.reference) for line in record.datasets_of("train")},
         "losses": evaluated.extra["losses"] if evaluated else [],
+        "tasks": evaluated.extra.get("tasks", []) if evaluated else [],
         "evaluation_sets": evaluated.extra["evaluation_sets"] if evaluated else {},
         "samples": evaluated.extra["samples"] if evaluated else [],
         "parameters": exported.extra["parameters"] if exported else None,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from model.transformer import Transformer
 
 CHECKPOINT_FILE = "checkpoint.json"  # of a training dataset: which checkpoint is its result
+TOKENIZER_FILE = "tokenizer.json"  # of a vocabulary
+MAX_EXPONENT = 700.0  # e^709 is the largest double
 
 
 class SamplingConfig(BaseModel, frozen=True, extra="forbid"):
@@ -39,6 +41,11 @@ class SamplingConfig(BaseModel, frozen=True, extra="forbid"):
 def run_of(trained: Manifest) -> PhaseRun:
     """The settings that the model was trained with."""
     return PhaseRun.model_validate(trained.config)
+
+
+def context_of(run: PhaseRun) -> int:
+    """Tokens that the model sees at most, as its export says."""
+    return run.model.max_positions if run.model.positions == "learned" else run.phase.sequence_length
 
 
 def load_weights(storage: Storage, folder: str, run: PhaseRun) -> "Transformer":

@@ -4,7 +4,7 @@ import re
 import tomllib
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -17,6 +17,7 @@ from tasks.manifest import MANIFEST_NAME
 from tasks.parts import Part
 from tasks.recipe import Recipe, parse_override
 from tasks.runs import RUN_STAGES, record_key
+from tasks.task_items import TaskName
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -84,6 +85,13 @@ def test_the_classifiers_shown_are_sections_of_a_recipe() -> None:
     recipe = Recipe.parse(yaml.safe_load(blocks_of("Your own recipe")[0]) | yaml.safe_load(text) | sources)
     assert set(recipe.classifiers.given) == {"quality", "toxicity", "perplexity"}
     assert recipe.select.perplexity is not None
+
+
+def test_the_scores_shown_are_sections_of_a_recipe() -> None:
+    [block] = blocks_of("Scores")
+    recipe = Recipe.parse(yaml.safe_load(blocks_of("Your own recipe")[0]) | yaml.safe_load(block))
+    assert set(recipe.evaluate.tasks) == set(recipe.decontaminate.evaluation_sets)
+    assert set(re.findall(r"\w+", block.split("tasks: # ")[1].partition("\n")[0])) == set(get_args(TaskName))
 
 
 def test_the_demo_recipe_loads_and_is_where_the_readme_says() -> None:

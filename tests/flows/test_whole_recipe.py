@@ -22,6 +22,7 @@ from tasks.recipe import Recipe
 from tasks.runs import RunRecord, load_record, new_run_id
 from tasks.storage import Storage
 from tasks.summary import summarise
+from tasks.task_scores import score_text
 from tasks.trace import trace_step
 from tasks.why import tell_story
 
@@ -62,7 +63,26 @@ def whole(server_url: str, tmp_path_factory: pytest.TempPathFactory, tiny_recipe
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BASEMILL_WORKERS", "0")
-        yield Whole(server_url, folder, tiny_recipe(folder / "raw"))
+        yield Whole(server_url, folder, with_task(tiny_recipe(folder / "raw"), folder / "piqa.jsonl"))
+
+
+def with_task(values: dict[str, Any], file: Path) -> dict[str, Any]:
+    """The recipe with a task of two items, which no document holds and which is searched for."""
+    goal = "By which means could a visitor of that lighthouse have measured how far the second island lies?"
+    items = [{"goal": f"{goal} {n}", "sol1": "with a rope", "sol2": "by asking", "label": n} for n in (0, 1)]
+    file.write_text("".join(json.dumps(item) + "\n" for item in items))
+    sets = {"piqa": {"path": str(file), "question": "goal"}}
+    return values | {
+        "decontaminate": {"evaluation_sets": sets},
+        "evaluate": {"tasks": {"piqa": {"path": str(file)}, "arc_easy": {"path": str(arc_file(file.parent))}}},
+    }
+
+
+def arc_file(folder: Path) -> Path:
+    """A task that is not searched for."""
+    file = folder / "arc.jsonl"
+    file.write_text(json.dumps({"query": "Question: which?", "choices": ["this", "that"], "gold": 0}))
+    return file
 
 
 def test_every_stage_made_what_it_should(whole: Whole) -> None:
@@ -95,6 +115,17 @@ def test_training_learnt_something_and_the_scores_say_so(whole: Whole) -> None:
     losses = whole.dataset("evaluate").extra["losses"]
     assert {row["source"] for row in losses} == {"all", "web", "code"}
     assert all(0 < row["bits_per_byte_after"] < row["bits_per_byte_before"] for row in losses)
+
+
+def test_a_task_that_was_searched_for_has_scores(whole: Whole) -> None:
+    arc, piqa = whole.dataset("evaluate").extra["tasks"]
+    assert arc == {"task": "arc_easy", "status": "not decontaminated (sources: code, web)"}
+    assert (piqa["task"], piqa["status"], piqa["items"]) == ("piqa", "decontaminated", 2)
+    figures = summarise(whole.storage, whole.record)
+    assert figures["tasks"] == [arc, piqa]
+    page = Path(figures["report"]).read_text()
+    for line in (arc, piqa):
+        assert f"<td>{score_text(line)}</td>" in page
 
 
 def test_transformers_loads_the_export_with_the_same_tokens(whole: Whole, tmp_path: Path) -> None:

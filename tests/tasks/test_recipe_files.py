@@ -16,7 +16,8 @@ JSONL = b'{"a": {"b": 1}}\n\n{"a": {"b": 2}}\n'
 def test_the_format_follows_from_the_name_or_is_given() -> None:
     assert format_of("a.b/x.csv.gz", None, "quiz") == "csv"
     assert format_of("x.txt", "parquet", "quiz") == "parquet"
-    for path in ("x.txt", "x"):
+    assert format_of("x.txt.gz", None, "quiz") == "text"
+    for path in ("x.bin", "x"):
         with pytest.raises(ConfigError, match=r"^quiz\.format"):
             format_of(path, None, "quiz")
 
@@ -24,6 +25,10 @@ def test_the_format_follows_from_the_name_or_is_given() -> None:
 @pytest.mark.parametrize("data", [JSONL, gzip.compress(JSONL), zstandard.compress(JSONL)])
 def test_compressed_rows_are_the_same(data: bytes) -> None:
     assert [value_of(row, "a.b", "row") for row in read_rows(data, "jsonl", "quiz")] == [1, 2]
+
+
+def test_plain_text_has_a_row_per_line() -> None:
+    assert [*read_rows("one é\r\n\n two \n".encode(), "text", "quiz")] == [{"text": "one é"}, {"text": " two "}]
 
 
 def test_a_missing_column_is_named_with_those_that_there_are() -> None:

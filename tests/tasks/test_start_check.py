@@ -81,7 +81,7 @@ def test_a_source_that_is_a_file_is_named(folder: Path) -> None:
         ({"path": "/no/such.jsonl"}, ".path: /no/such.jsonl: no such file"),
         ({"path": "recipe:nothing.jsonl"}, ".path: recipe:nothing.jsonl: no such file"),
         ({"path": "{root}/sets/none.jsonl"}, ".path: {root}/sets/none.jsonl: no such file"),
-        ({"path": "/tmp"}, ".format: /tmp: name jsonl, csv or parquet"),
+        ({"path": "/tmp"}, ".format: /tmp: name jsonl, csv, parquet or text"),
         ({"question": "qestion"}, "row 0 has no column 'qestion'; it has: a, q"),
         ({"format": "parquet"}, "no valid parquet"),
     ],
@@ -165,3 +165,11 @@ def test_wishes_of_this_machine_that_do_not_fit(
     said = refusal(run_of(folder))
     assert name in said
     assert message in said
+
+
+def test_a_task_whose_file_is_not_there_or_not_as_published(folder: Path) -> None:
+    (folder / "piqa.jsonl").write_text('{"goal": "x", "sol1": "a", "sol2": "b"}')
+    for path, message in ((folder / "none.jsonl", "no such file"), (folder / "piqa.jsonl", "has no column 'label'")):
+        said = refusal(run_of(folder, evaluate={"tasks": {"piqa": {"path": str(path)}}}))
+        assert said.startswith("evaluate.tasks.piqa.path: ")
+        assert message in said
