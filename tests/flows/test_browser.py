@@ -32,6 +32,8 @@ HOSTILE = "<script>window.pwned=1;alert(1)</script><img src=x onerror='window.pw
 CLOSING = "``` </code></pre><img src=x onerror='window.pwned=3'>"
 PROJECT = Path(__file__).parents[2]
 BOTH = pytest.mark.parametrize("prefix", ["", "/v2"])  # Prefect serves two dashboards
+RAN = tuple(stage for stage in RUN_STAGES if stage not in ("classifiers", "import"))  # the recipe asks for neither
+PREFECTS_OWN = ("404", "ERR_NAME", "(reading 'x')")  # a chart of /v2 throws the last while its page is being left
 
 
 class Mill:
@@ -203,13 +205,13 @@ def test_a_run_shows_every_stage_and_the_next_one_shows_them_cached(ran: Mill, d
     states: dict[str, str] = {}
     for index, path in enumerate(dashboard.subflows(first)):
         states |= dashboard.task_states(path, f"subflow-{index}")
-    assert states == dict.fromkeys(RUN_STAGES, "Completed")
+    assert states == dict.fromkeys(RAN, "Completed")
     assert dashboard.task_states(f"/runs/flow-run/{first}", "first") == {"report": "Completed"}
     expect(dashboard.page.get_by_text("Completed", exact=True).first).to_be_visible()
 
     assert ran.call("run", str(ran.recipe)) == 0
     states = dashboard.task_states(f"/runs/flow-run/{ran.flow_run_id()}", "second")
-    assert states == dict.fromkeys(RUN_STAGES, "Cached") | {"report": "Completed"}
+    assert states == dict.fromkeys(RAN, "Cached") | {"report": "Completed"}
     assert not [error for error in dashboard.errors if "404" not in error]
 
 
@@ -310,7 +312,7 @@ def test_retry_goes_on_with_a_failed_run_and_shows_the_finished_stages_cached(
         ("failed", flow_run_id), ("completed", flow_run_id),
     ]  # fmt: skip
     states = dashboard.task_states(dashboard.subflows(flow_run_id)[0], "retried")
-    before = RUN_STAGES[: RUN_STAGES.index("redact")]
+    before = RAN[: RAN.index("redact")]
     assert {stage: states[stage] for stage in before} == dict.fromkeys(before, "Cached")
     assert states["redact"] == "Completed"
     assert finished.items() <= mill.receipts().items()
@@ -328,7 +330,7 @@ def test_the_form_of_a_custom_run_shows_our_fields(ran: Mill, dashboard: Dashboa
         expect(dashboard.page.get_by_text(field, exact=True).first).to_be_visible()
     assert "storage root, a folder or s3://bucket/prefix" in text
     assert "keys left out have their defaults" in text
-    assert not [error for error in dashboard.errors if "404" not in error and "ERR_NAME" not in error]
+    assert not [error for error in dashboard.errors if not any(own in error for own in PREFECTS_OWN)]
 
 
 def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
