@@ -13,11 +13,11 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -40,6 +40,7 @@ from model.checkpoint_files import (
 )
 from model.distribute import local_tensor
 from model.ranks import Ranks
+from model.saving import SaveFailed
 from model.store import Store
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP says s
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "module.")  # of compile, activation checkpointing, DDP
 COPY_BYTES = 1 << 20
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Checkpoints:
     def save(
         self, tensors: dict[str, Tensor], state: TrainState, metrics: pa.Table, *, healthy: bool, is_last: bool = False
     ) -> CheckpointManifest:
-        """Write one checkpoint; on return it exists, on every rank. Collective."""
+        """Write one checkpoint; on return it exists, on every rank. Collective. Raises SaveFailed, on every rank."""
         key = step_key(self.folder, state.step)
         own = self.scratch / f"save-{self.attempt}-{self.ranks.rank}"
         shutil.rmtree(own, ignore_errors=True)
@@ -108,21 +111,40 @@ class Checkpoints:
             dcp_save(
                 tensors,
                 storage_writer=HuggingFaceStorageWriter(str(own), save_distributed=True),
-                no_dist=not dist.is_initialized(),
+                process_group=self.ranks.group,
+                no_dist=self.ranks.count == 1,
             )
-        except CheckpointException as error:
-            raise OSError(f"the checkpoint of step {state.step} could not be written to {own}: {error}") from error
-        written = [self._upload(path, key) for path in sorted(own.glob("*.safetensors"))]
-        shutil.rmtree(own)
-        shares = self.ranks.gather((written, tensors_digest(tensors)))
-        shards = [file for files, _ in shares for file in files]
-        digest = hashlib.sha256("".join(digest for _, digest in shares).encode()).hexdigest()
-        manifest = self.ranks.from_first(
-            self._finish(key, state, metrics, shards, digest, (healthy, is_last)) if self.ranks.is_first else None
-        )
+            shares = self._on_each(lambda: (self._upload_all(own, key), tensors_digest(tensors)))
+            shards = [file for files, _ in shares for file in files]
+            digest = hashlib.sha256("".join(digest for _, digest in shares).encode()).hexdigest()
+            facts = (healthy, is_last)
+            [manifest, *_] = self._on_each(
+                lambda: self._finish(key, state, metrics, shards, digest, facts) if self.ranks.is_first else None
+            )
+        except (CheckpointException, SaveFailed) as error:
+            raise SaveFailed(f"step {state.step}: {_reason(error)}") from error
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
         assert manifest is not None
         self.history = manifest.metrics
         return manifest
+
+    def _on_each(self, action: Callable[[], Value]) -> list[Value]:
+        """What the action gives on each rank, on every rank. Raises SaveFailed on all where disk or store fail one."""
+        value: Value | None = None
+        reason: str | None = None
+        try:
+            value = action()
+        except self.store.errors as error:
+            reason = str(error)
+        answers = self.ranks.gather((value, reason))
+        for rank, (_, failed) in enumerate(answers):
+            if failed is not None:
+                raise SaveFailed(f"rank {rank}: {failed}" if self.ranks.count > 1 else failed)
+        return [value for value, _ in answers]  # type: ignore[misc]  # there is one where nothing failed
+
+    def _upload_all(self, own: Path, key: str) -> list[StoredFile]:
+        return [self._upload(path, key) for path in sorted(own.glob("*.safetensors"))]
 
     def _upload(self, path: Path, key: str) -> StoredFile:
         with path.open("rb") as file:
@@ -261,7 +283,8 @@ class Checkpoints:
                 dcp_load(
                     tensors,
                     storage_reader=HuggingFaceStorageReader(str(local)),
-                    no_dist=not dist.is_initialized(),
+                    process_group=self.ranks.group,
+                    no_dist=self.ranks.count == 1,
                 )
             except CheckpointException as error:
                 return f"its tensors do not fit: {error}"
@@ -314,6 +337,12 @@ def _fetch(store: Store, key: str, files: list[StoredFile], local: Path) -> str 
         if digest.hexdigest() != file.sha256:
             return f"{file.name} has sha256 {digest.hexdigest()[:12]}, {file.sha256[:12]} was written"
     return None
+
+
+def _reason(error: BaseException) -> str:
+    """The message of a failure, without the trace that DCP puts into its own."""
+    failures = getattr(error, "failures", {})
+    return "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in failures.items()) or str(error)
 
 
 def _plain_name(name: str) -> str:

@@ -65,6 +65,10 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     )
     recompute: bool = Field(default=False, description="activation checkpointing: less memory, a third more work")
     compile_blocks: bool = Field(default=False, description="torch.compile for each block")
+    background_saves: bool = Field(
+        default=True,
+        description="training goes on while a copy of weights and moments is written (12 bytes per parameter)",
+    )
     cache_bytes: int = Field(default=CACHE_BYTES, ge=1, description="row groups of packs held in memory by each rank")
 
 

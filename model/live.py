@@ -7,6 +7,7 @@ A store can't append, so a segment is closed every 30 seconds and at each checkp
 """
 
 import json
+import logging
 import shutil
 import tempfile
 import time
@@ -21,6 +22,8 @@ SEGMENT_SECONDS = 30.0
 SCALARS = ("loss", "z_loss", "grad_norm", "lr", "tokens_per_second", "data_wait_ratio")
 
 Line = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 class LiveView:
@@ -39,13 +42,17 @@ class LiveView:
                 self.close_segment()
 
     def close_segment(self) -> None:
-        """Publish what was collected."""
+        """Publish what was collected. What a failing store refuses comes with the next segment: a view ends nothing."""
         self.begun = time.monotonic()
         if not self.lines:
             return
         text = "".join(json.dumps(line) + "\n" for line in self.lines)
-        self.store.write_bytes(f"{self.prefix}/{self.attempt}-{self.segment:05d}.jsonl", text.encode())
-        self._publish_tensorboard([line for line in self.lines if "event" not in line])
+        try:
+            self.store.write_bytes(f"{self.prefix}/{self.attempt}-{self.segment:05d}.jsonl", text.encode())
+            self._publish_tensorboard([line for line in self.lines if "event" not in line])
+        except self.store.errors as error:
+            logger.warning("the live view is kept for the next segment: %s", error)
+            return
         self.lines.clear()
         self.segment += 1
 

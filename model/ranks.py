@@ -5,7 +5,7 @@ LOCAL_RANK and LOCAL_WORLD_SIZE.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -17,12 +17,13 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among its peers; `local`: those of this host."""
+    """This process among its peers; `local`: those of this host. `group`: how they talk; None: the default."""
 
     rank: int = 0
     count: int = 1
     local_rank: int = 0
     local_count: int = 1
+    group: dist.ProcessGroup | None = None
 
     @classmethod
     def of_this_process(cls) -> "Ranks":
@@ -31,6 +32,13 @@ class Ranks:
             return cls()
         rank, count = dist.get_rank(), dist.get_world_size()
         return cls(rank, count, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", count)))
+
+    def apart(self) -> "Ranks":
+        """The same processes with a gloo group of their own, for a thread beside the training. Collective.
+
+        Two threads that share a group mix their messages up: gloo aborts, or one reads what was meant for the other.
+        """
+        return replace(self, group=dist.new_group(backend="gloo")) if self.count > 1 else self
 
     @property
     def is_first(self) -> bool:
@@ -42,14 +50,14 @@ class Ranks:
         if self.count == 1:
             return [value]
         values: list[Value | None] = [None] * self.count
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.group)
         return values  # type: ignore[return-value]  # every entry is filled now
 
     def from_first(self, value: Value) -> Value:
         """The value of rank 0, on every rank."""
         values = [value]
         if self.count > 1:
-            dist.broadcast_object_list(values, src=0)
+            dist.broadcast_object_list(values, src=0, group=self.group)
         return values[0]
 
     def sum(self, values: list[float], device: torch.device) -> list[float]:
@@ -61,9 +69,9 @@ class Ranks:
     def sum_tensor(self, total: Tensor) -> None:
         """Sum a tensor over the ranks, in place."""
         if self.count > 1:
-            dist.all_reduce(total, op=dist.ReduceOp.SUM)
+            dist.all_reduce(total, op=dist.ReduceOp.SUM, group=self.group)
 
     def wait(self) -> None:
         """Until every rank is here."""
         if self.count > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)

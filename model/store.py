@@ -20,6 +20,10 @@ class StoredObject(Protocol):
 class Store(Protocol):
     """Files that appear whole or not at all."""
 
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What failing disks and servers raise; OSError among it."""
+
     def read_bytes(self, key: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
 

@@ -32,6 +32,7 @@ from model.job import Job, Outcome, Status
 from model.live import LiveView
 from model.optimizer import clip_gradients, gradient_norm, set_step
 from model.ranks import Ranks
+from model.saving import RETRY_SECONDS
 from model.schedule import Decision
 from model.stability import (
     BadStep,
@@ -69,7 +70,11 @@ def train(job: Job, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
         job.run.phase.check_ranks(ranks.count)
         check_sums(ranks, torch.device(job.settings.device))
         with _sigterm_noted() as terminated:
-            outcome = Trainer(job, ranks, terminated.is_set, should_stop).run()
+            trainer = Trainer(job, ranks, terminated.is_set, should_stop)
+            try:
+                outcome = trainer.run()
+            finally:
+                trainer.training.saver.close()
         ranks.wait()
         return outcome
     finally:
@@ -109,6 +114,8 @@ class Trainer:
             finally:
                 loader.close()
                 self.live.close_segment()
+        self._settle()
+        self.live.close_segment()
         logger.info("phase %s: %s at step %d", self.job.run.phase.name, status, self.training.step)
         return Outcome(status, self.training.step, self.training.began)
 
@@ -122,7 +129,7 @@ class Trainer:
             stops = stops and not item.plan.is_last
             is_due = is_due or self.training.step % config.checkpoint_steps == 0
             if item.plan.is_last or stops or is_due:
-                self._save(is_last=item.plan.is_last)
+                self._save(item.plan.is_last, must_wait=item.plan.is_last or stops)
             if stops:
                 return "stopped"
             begun = time.perf_counter()
@@ -198,23 +205,41 @@ class Trainer:
         if row["action"] != "apply":
             logger.warning("bad step: %s", row)
 
-    def _save(self, is_last: bool) -> None:
+    def _save(self, is_last: bool, must_wait: bool) -> None:
         training = self.training
+        self._settle()
         is_due = is_last or training.step % self.job.run.stability.checkpoint_steps == 0
         if is_due and training.held_out.batches:
             held_out = training.held_out.losses(training.measure, training.device)
             self.live.add({"event": "held-out loss", "step": training.step, "nats_per_token": held_out})
         training.save(is_last)
+        while must_wait and not self._settle():
+            time.sleep(RETRY_SECONDS)
+            training.save(is_last)
         self.live.close_segment()
 
+    def _settle(self) -> bool:
+        """Wait for the checkpoint that is being written; whether there is none that failed. Raises SaveFailed."""
+        if failed := self.training.settle():
+            logger.warning("phase %s: a checkpoint could not be saved: %s", self.job.run.phase.name, failed)
+            in_a_row = self.training.saver.failures
+            self.live.add({"event": "save failed", "message": str(failed), "in_a_row": in_a_row})
+        return failed is None
+
     def _agree(self) -> tuple[bool, bool]:
-        """Whether any rank was told to stop, and whether a checkpoint is due; the same answers on all ranks."""
+        """Whether any rank was told to stop, and whether a checkpoint is due; the same answers on all ranks.
+
+        A checkpoint that was written meanwhile is settled.
+        """
         asked, now = self.terminated(), time.monotonic()
         if self.ranks.is_first and now >= self.next_poll:
             self.next_poll = now + STOP_POLL_SECONDS
             asked = asked or self.should_stop()
-        is_due = self.ranks.is_first and now >= self.training.next_save
-        asks, due = self.ranks.sum([float(asked), float(is_due)], self.training.device)
+        is_due = self.ranks.is_first and now >= self.training.next_save and not self.training.saver.is_pending
+        is_written = self.ranks.is_first and self.training.saver.is_written
+        asks, due, written = self.ranks.sum([float(asked), float(is_due), float(is_written)], self.training.device)
+        if written:
+            self._settle()
         steps = self.job.settings.checkpoint_steps
         return asks > 0, due > 0 or (steps is not None and self.training.step % steps == 0)
 
@@ -244,6 +269,7 @@ class Trainer:
     def _roll_back(self, item: StepBatch) -> None:
         """Go back to a healthy checkpoint, with events that pass over the rows of the trouble."""
         training, config, before = self.training, self.job.run.stability, self.training.memory
+        self._settle()
         bad = before.recent(training.step, config)
         numbers = numerical_report(training, item.batch, item.plan.lr)
         distance_rows = config.distance_steps * item.plan.batch_rows

@@ -6,6 +6,7 @@ Where it begins: the newest sound checkpoint of this dataset; else the parent's 
 import logging
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from model.job import METRICS_SCHEMA, Job, Settings, order_of
 from model.loss import TokenLosses
 from model.optimizer import build_optimizer
 from model.ranks import Ranks
+from model.saving import SaveFailed, Saver, host_copy
 from model.schedule import Events
 from model.stability import Memory
 
@@ -60,7 +62,9 @@ class Training:
         self.replica = replicate(self.model, job.settings)  # what is called in training; the model itself unless DDP
         self.optimizer = build_optimizer(self.model, job.run.optimizer)
         self.parameters = list(self.model.parameters())
-        self.checkpoints = Checkpoints(job.store, job.checkpoints_folder, Path(job.scratch), job.attempt, ranks)
+        apart = ranks.apart()  # saves run beside the training
+        self.checkpoints = Checkpoints(job.store, job.checkpoints_folder, Path(job.scratch), job.attempt, apart)
+        self.saver = Saver(job.settings.background_saves)
         self.used = read_state(job.store, job.parent).ordinals if job.parent else {}
         self.order = order_of(job.run, job.packs, self.used)
         self.probe = PackReader(job.store, self.order).read(np.zeros(1, dtype=np.int64))
@@ -68,6 +72,7 @@ class Training:
         self.step = self.applied = self.tokens = self.position = 0
         self.memory, self.events = Memory(), Events()
         self.rows: list[dict[str, Any]] = []  # metrics since the newest checkpoint
+        self.pending_rows = 0  # of them, those in the checkpoint that is being written
         self.next_save = time.monotonic() + job.settings.checkpoint_seconds
         self.began = self._begin()
 
@@ -140,7 +145,7 @@ class Training:
         return losses
 
     def save(self, is_last: bool) -> None:
-        """Write a checkpoint and let go of those that nobody needs. Collective."""
+        """Begin to write a checkpoint; `settle` says what came of it. The one before is settled. Collective."""
         begun, probe_loss = time.monotonic(), self._probe_loss()
         state = TrainState(
             phase=self.job.run.phase.name,
@@ -155,19 +160,38 @@ class Training:
             config=self.job.run.model_dump(mode="json"),
             compute=self.compute,
         )
-        self.checkpoints.save(
-            training_tensors(self.model, self.optimizer),
+        tensors = training_tensors(self.model, self.optimizer)
+        write = partial(
+            self._write,
+            host_copy(tensors) if self.saver.in_background else tensors,
             state,
             pa.Table.from_pylist(self.rows, METRICS_SCHEMA),
             healthy=math.isfinite(probe_loss) and not self.memory.recent(self.step, self.job.run.stability),
             is_last=is_last,
         )
-        self.rows.clear()
+        self.pending_rows = len(self.rows)
+        self.saver.start(write)
         now = time.monotonic()
         self.next_save = now + max(self.job.settings.checkpoint_seconds, (now - begun) / MAX_SAVING_RATIO)
+
+    def _write(self, tensors: dict[str, Tensor], state: TrainState, metrics: pa.Table, **facts: bool) -> None:
+        """Write a checkpoint and let go of those that nobody needs. Collective; on the saver's thread."""
+        self.checkpoints.save(tensors, state, metrics, **facts)
         if self.ranks.is_first:
-            kept = (*self.job.settings.keep_steps, *self._steps_to_go_back_to())
-            self.checkpoints.retain(self.job.settings.keep_checkpoints, kept)
+            kept = (*self.job.settings.keep_steps, *self._steps_to_go_back_to(state.step))
+            try:
+                self.checkpoints.retain(self.job.settings.keep_checkpoints, kept)
+            except self.job.store.errors as error:
+                logger.warning("old checkpoints stay until the next save: %s", error)
+
+    def settle(self) -> SaveFailed | None:
+        """Wait for the checkpoint that is being written; its failure, or None. Raises the third in a row."""
+        if not self.saver.is_pending:
+            return None
+        failed = self.saver.settle()
+        if failed is None:
+            del self.rows[: self.pending_rows]  # else the next checkpoint holds them
+        return failed
 
     def restore(self, latest: int) -> Memory:
         """Load the newest healthy checkpoint to go back to, of step `latest` or before; else the phase's beginning."""
@@ -183,11 +207,11 @@ class Training:
         self._take(loaded.state)
         return loaded.state.memory
 
-    def _steps_to_go_back_to(self) -> list[int]:
+    def _steps_to_go_back_to(self, step: int) -> list[int]:
         """Steps whose checkpoints a later roll-back may need."""
         config = self.job.run.stability
         every, reach = config.checkpoint_steps, config.distance_steps + config.recent_steps
-        newest = self.step // every * every
+        newest = step // every * every
         return [newest - every * age for age in range(2 + reach // every)]
 
 

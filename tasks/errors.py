@@ -9,6 +9,7 @@ PipelineError
 ├── Cancelled          the user asked to stop                                          never retried
 ├── StorageError       disk or object store failed                                     retried with backoff
 └── WorkerLost         a worker process or machine died                                retried with backoff
+    └── RayNotStarted  Ray did not start here, or a cluster did not answer             retried with backoff
 """
 
 
@@ -54,3 +55,7 @@ class StorageError(PipelineError):
 
 class WorkerLost(PipelineError):
     """A worker process died (out of memory, lost machine); worth another try."""
+
+
+class RayNotStarted(WorkerLost):
+    """Ray did not start on this machine, or the cluster in RAY_ADDRESS did not answer; worth another try."""

@@ -24,7 +24,7 @@ from model.imported import model_of
 from model.job import METRICS_SCHEMA
 from tasks.dataset import Workspace
 from tasks.encoding import token_bytes, vocabulary_size
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, StorageError
 from tasks.manifest import Manifest
 
 RESULT_PACKAGES = ("transformers", "torch")
@@ -126,9 +126,11 @@ def write_checkpoint(path: str, config: ModelConfig, into: Workspace, folder: st
     with tempfile.TemporaryDirectory(prefix="basemill-") as scratch:
         checkpoints = Checkpoints(into.storage, folder, Path(scratch), attempt, Ranks())
         tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
-        manifest = checkpoints.save(
-            tensors, state, pa.Table.from_pylist([], METRICS_SCHEMA), healthy=True, is_last=True
-        )
+        metrics = pa.Table.from_pylist([], METRICS_SCHEMA)
+        try:
+            manifest = checkpoints.save(tensors, state, metrics, healthy=True, is_last=True)
+        except OSError as error:
+            raise StorageError(f"{PLACE} {path}: {error}") from error
     return manifest.digest
 
 

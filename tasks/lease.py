@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from tasks.errors import Cancelled, LeaseLost
+from tasks.errors import Cancelled, LeaseLost, StorageError
 from tasks.storage import SCRATCH_PREFIX, FileInfo, Storage
 
 logger = logging.getLogger(__name__)
@@ -79,11 +79,14 @@ def _beat(
 ) -> None:
     folder = key.rpartition("/")[0]
     while not finished.wait(HEARTBEAT_SECONDS):
-        highest = _highest(storage, folder)
-        if highest is not None and highest.key != key:
-            lost.set()
-            return
-        storage.write_bytes(key, orjson.dumps(content | {"released": False, "beat": uuid.uuid4().hex}))
+        try:
+            highest = _highest(storage, folder)
+            if highest is not None and highest.key != key:
+                lost.set()
+                return
+            storage.write_bytes(key, orjson.dumps(content | {"released": False, "beat": uuid.uuid4().hex}))
+        except StorageError as error:  # the next beat may get through; if it comes too late, it finds a new holder
+            logger.warning("%s could not be renewed: %s", key, error)
 
 
 def _highest(storage: Storage, folder: str) -> FileInfo | None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from tasks.errors import Cancelled, ConfigError, DataError, PipelineError, StorageError, WorkerLost
+from tasks.errors import Cancelled, ConfigError, DataError, PipelineError, RayNotStarted, StorageError, WorkerLost
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,10 @@ def _summary(failures: list[Failure]) -> PipelineError:
 
 
 def start_ray() -> Any:
-    """Join the cluster in RAY_ADDRESS or start one here; keeps the SIGTERM handler that was set. Returns the module."""
+    """Join the cluster in RAY_ADDRESS or start one here; keeps the SIGTERM handler that was set. Returns the module.
+
+    Raises ConfigError where RAY_ADDRESS is no address, RayNotStarted where Ray does not start in time.
+    """
     import ray  # late: a run that finds everything cached never loads it
 
     if not ray.is_initialized():
@@ -155,11 +158,26 @@ def start_ray() -> Any:
         address = os.environ.get("RAY_ADDRESS") or "local"
         local = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False} if address == "local" else {}
         with _kept_signal_handlers():
-            ray.init(
-                address=address, log_to_driver=False, logging_level=logging.ERROR,
-                runtime_env={"env_vars": WORKER_ENV}, **local,
-            )  # fmt: skip
+            try:
+                ray.init(
+                    address=address, log_to_driver=False, logging_level=logging.ERROR,
+                    runtime_env={"env_vars": WORKER_ENV}, **local,
+                )  # fmt: skip
+            except ValueError as error:
+                raise ConfigError(f"RAY_ADDRESS {address!r}: {error}; use HOST:PORT, or unset it") from error
+            except Exception as error:
+                ray.shutdown()  # what did start
+                raise RayNotStarted(_no_ray(address, error)) from error
     return ray
+
+
+def _no_ray(address: str, error: Exception) -> str:
+    """What went wrong, and what to do."""
+    if address == "local":
+        hint = "is this machine short of memory or very busy? BASEMILL_WORKERS=0 works without Ray"
+    else:
+        hint = f"does the cluster at RAY_ADDRESS={address} run, with the same versions of Ray and Python?"
+    return f"Ray did not start: {error} ({hint})"
 
 
 def stop_ray() -> None:

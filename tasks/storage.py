@@ -53,6 +53,8 @@ class FileInfo:
 class Storage:
     """A storage root; holds its URL only, so that it can be sent to workers. Each process makes its own S3 client."""
 
+    errors: tuple[type[Exception], ...] = (StorageError, OSError)  # what failing disks and servers raise
+
     def __init__(self, url: str) -> None:
         self.is_s3 = url.startswith("s3://")
         if not self.is_s3 and "://" in url:

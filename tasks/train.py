@@ -33,6 +33,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -195,7 +196,10 @@ class Watch:
         """Whether the run was cancelled or the lease lost."""
         if time.monotonic() >= self.next_look:
             self.next_look = time.monotonic() + PROGRESS_SECONDS
-            self.into.on_progress("train", self._tokens(), self.job.run.phase.tokens)
+            try:
+                self.into.on_progress("train", self._tokens(), self.job.run.phase.tokens)
+            except StorageError as error:
+                logger.warning("train: no news of the progress: %s", error)
         return self.into.stop.is_set() or self.lost.is_set()
 
     def _tokens(self) -> int:
@@ -230,12 +234,20 @@ def train_here(job: Job, should_stop: Callable[[], bool]) -> None:
 def train_rank(loop: dict[str, Any]) -> None:
     """What Ray Train runs in each worker. An error that no retry can mend is left in storage for the driver."""
     job: Job = loop["job"]
-    asked_to_stop, failed = stop_key(job), failed_key(job)
     try:
-        train_here(job, lambda: job.store.exists(asked_to_stop))
+        train_here(job, partial(is_asked_to_stop, job))
     except DataError as error:
-        job.store.create(failed, str(error).encode())
+        job.store.create(failed_key(job), str(error).encode())
         raise
+
+
+def is_asked_to_stop(job: Job) -> bool:
+    """Whether the driver asks the ranks to save and end. A store that fails is asked again."""
+    try:
+        return job.store.exists(stop_key(job))
+    except StorageError as error:
+        logger.warning("train: asked in vain whether to stop: %s", error)
+        return False
 
 
 def stop_key(job: Job) -> str:

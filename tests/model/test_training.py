@@ -48,6 +48,7 @@ def test_going_back_finds_the_state_that_was_saved(job: Job) -> None:
         disturb(training, step)
         training.memory = Memory(losses=(float(step),))
         training.save(is_last=False)
+        assert training.settle() is None
         saved[step] = snapshot(training)
     memory = training.restore(3)
     assert (training.step, training.position, training.tokens, memory.losses) == (2, 4, 128, (2.0,))
@@ -60,6 +61,7 @@ def test_going_back_before_the_first_checkpoint_begins_anew(job: Job) -> None:
     first = snapshot(training)
     disturb(training, 2)
     training.save(is_last=False)
+    assert training.settle() is None
     assert training.restore(1) == Memory()
     assert (training.step, training.position, training.applied) == (0, 0, 0)
     assert all(torch.equal(tensor, first[name]) for name, tensor in snapshot(training).items())
@@ -70,6 +72,7 @@ def test_checkpoints_to_go_back_to_are_kept_beyond_the_newest(job: Job) -> None:
     for step in range(1, 10):
         training.step = step
         training.save(is_last=False)
+        assert training.settle() is None
     with_manifest = [
         step for step in list_steps(job.store, job.checkpoints_folder)
         if job.store.exists(f"{job.checkpoints_folder}/step-{step:08d}/manifest.json")

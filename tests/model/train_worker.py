@@ -1,8 +1,9 @@
-"""Run in ranks by test_trainer.py: trains the given job; may poison a loss, or kill itself at a write to the store."""
+"""Run in ranks: trains the given job; may poison a loss, or be killed, terminated or refused at a write."""
 
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,19 @@ from model.job import Job
 from model.loss import TokenLosses
 from model.trainer import train
 from model.transformer import Transformer
+from tasks.errors import StorageError
 from tasks.storage import Storage
 
 GIVEN: dict[str, Any] = globals()
 
 
-class KillingStorage(Storage):
-    """A storage whose process dies, as by a power cut, when it begins its n-th write."""
+class DisturbedStorage(Storage):
+    """A storage that counts what its process writes: at some writes it dies, is told to end, or is refused."""
 
-    def __init__(self, url: str, writes_left: int) -> None:
+    def __init__(self, url: str, kill_at: int, terminate_at: int, refuse_at: list[int]) -> None:
         super().__init__(url)
-        self.writes_left = writes_left
+        self.writes = 0
+        self.kill_at, self.terminate_at, self.refuse_at = kill_at, terminate_at, refuse_at
 
     def write_bytes(self, key: str, data: bytes) -> None:
         self._count()
@@ -36,9 +39,13 @@ class KillingStorage(Storage):
         super().publish_file(local_path, key)
 
     def _count(self) -> None:
-        self.writes_left -= 1
-        if self.writes_left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self.writes += 1
+        if self.writes == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)  # as by a power cut
+        if self.writes == self.terminate_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self.writes in self.refuse_at:
+            raise StorageError("refused")
 
 
 def poison(calls: list[int]) -> None:
@@ -59,8 +66,9 @@ def poison(calls: list[int]) -> None:
 def main(rank: int, ranks: int) -> None:
     torch.set_num_threads(1)
     job: Job = GIVEN["JOB"]
-    if writes := GIVEN.get("KILL_AT", {}).get(rank):
-        object.__setattr__(job, "store", KillingStorage(job.store.url, writes))  # type: ignore[attr-defined]
+    kill_at, terminate_at = (GIVEN.get(name, {}).get(rank, 0) for name in ("KILL_AT", "TERMINATE_AT"))
+    store = DisturbedStorage(job.store.url, kill_at, terminate_at, GIVEN.get("REFUSE_AT", {}).get(rank, []))  # type: ignore[attr-defined]
+    job = replace(job, store=store)
     poison(GIVEN.get("POISON", {}).get(rank, []))
     if ranks > 1:
         dist.init_process_group("gloo", init_method=GIVEN["INIT_METHOD"], rank=rank, world_size=ranks)

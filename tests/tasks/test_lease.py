@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tasks import lease
-from tasks.errors import Cancelled, LeaseLost
+from tasks.errors import Cancelled, LeaseLost, StorageError
 from tasks.lease import hold_lease
 from tasks.storage import Storage
 
@@ -125,3 +125,23 @@ def test_the_holder_rewrites_only_its_own_file(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
     assert first["pid"] == os.getpid()
+
+
+def test_a_beat_that_fails_is_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that answers 503 for a while does not end the heartbeat: the lease would expire unnoticed."""
+    storage, beats = Storage(str(tmp_path)), list[str]()
+    write = Storage.write_bytes
+
+    def refuse_once(self: Storage, key: str, data: bytes) -> None:
+        beats.append(key)
+        if len(beats) == 1:
+            raise StorageError("503")
+        write(self, key, data)
+
+    with hold_lease(storage, FOLDER, "run") as lost:
+        monkeypatch.setattr(Storage, "write_bytes", refuse_once)
+        deadline = time.monotonic() + 20
+        while len(beats) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert len(beats) >= 3
+    assert not lost.is_set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks import parallel
-from tasks.errors import Cancelled, DataError, StorageError, WorkerLost
+from tasks.errors import Cancelled, ConfigError, DataError, RayNotStarted, StorageError, WorkerLost
 from tasks.parallel import map_parts, start_ray
 
 
@@ -157,3 +157,33 @@ def test_worker_threads_are_one(ray_cluster: None) -> None:
 
 def threads_of_worker(_: int) -> tuple[str | None, str | None, str | None]:
     return tuple(os.environ.get(k) for k in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "TOKENIZERS_PARALLELISM"))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [
+        ("", "BASEMILL_WORKERS=0 works without Ray"),
+        ("10.0.0.7:6379", "does the cluster at RAY_ADDRESS=10.0.0.7:6379 run"),
+    ],
+)
+def test_a_ray_that_does_not_start_in_time_is_worth_another_try(
+    monkeypatch: pytest.MonkeyPatch, address: str, hint: str
+) -> None:
+    """Ray raises a bare Exception then, which no rule of retries can name."""
+
+    def init(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    for name, fake in (("init", init), ("is_initialized", lambda: False), ("shutdown", lambda: None)):
+        monkeypatch.setattr(f"ray.{name}", fake)
+    with pytest.raises(RayNotStarted, match=f"Ray did not start: The current node timed out .*{hint}") as caught:
+        start_ray()
+    assert isinstance(caught.value, WorkerLost)  # what a stage retries
+
+
+def test_an_address_that_is_none_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(ConfigError, match="RAY_ADDRESS 'nonsense': Invalid address format"):
+        start_ray()

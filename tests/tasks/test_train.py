@@ -25,7 +25,16 @@ from tasks.manifest import Manifest
 from tasks.pack import PackConfig, PackRequest, PackSettings, pack_schema
 from tasks.parallel import stop_ray
 from tasks.parts import PartWriter, Unit
-from tasks.train import Watch, check_history, placed, settings_from_environment, train_phase
+from tasks.storage import Storage
+from tasks.train import (
+    Watch,
+    check_history,
+    is_asked_to_stop,
+    placed,
+    settings_from_environment,
+    stop_key,
+    train_phase,
+)
 
 LENGTH, ROWS, STEPS = 16, 4, 6
 MODEL = ModelConfig.of_size("tiny", width=32, num_heads=4, mlp_width=64, vocab_size=256)
@@ -141,6 +150,43 @@ def test_cancelled_training_keeps_its_steps_and_goes_on(workspace: Workspace, pa
     assert resumed.digest == undisturbed.digest
     [stopped_at] = [step for step in list_steps(workspace.storage, f"{resumed.reference}/checkpoints") if step % 2]
     assert stopped_at in (1, 3)  # seen at the first poll; the others stand at every second step
+
+
+def test_training_on_s3_is_stopped_and_gives_what_a_disk_gives(
+    workspace: Workspace, packs: list[Manifest], s3_root: str
+) -> None:
+    on_disk, stop = train(packs, workspace), threading.Event()
+    on_s3 = Workspace(Storage(s3_root), run_id="s3")
+    packs_there = [make_pack(on_s3, source) for source in ("web", "code")]
+    with pytest.raises(Cancelled):
+        train(packs_there, replace(on_s3, stop=stop, on_progress=lambda *_: stop.set()))
+    resumed = train(packs_there, on_s3)
+    assert (resumed.reference, resumed.digest) == (on_disk.reference, on_disk.digest)
+    assert train(packs_there, replace(on_s3, dry=True)).run_id == "s3"
+    begun = [
+        json.loads(line)["message"]
+        for file in on_s3.storage.list_files("runs/s3/live/train-main")
+        if file.key.endswith("-00001.jsonl")
+        for line in on_s3.storage.read_bytes(file.key).splitlines()[:1]
+    ]
+    assert sorted(message[:12] for message in begun) == ["fresh start:", "resumed from"]
+
+
+def test_a_store_that_fails_is_asked_again_whether_to_stop(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(make_run(), (), workspace.storage, "train/x", "a1", "")
+    assert not is_asked_to_stop(job)
+    workspace.storage.write_bytes(stop_key(job), b"")
+    assert is_asked_to_stop(job)
+
+    def refuse(self: Storage, *_: object) -> None:
+        raise StorageError("503")
+
+    monkeypatch.setattr(Storage, "exists", refuse)
+    monkeypatch.setattr(Storage, "list_files", refuse)
+    assert not is_asked_to_stop(job)
+    assert not Watch(job, workspace, threading.Event()).should_stop()
 
 
 def test_finished_steps_without_a_manifest_are_published_untrained(workspace: Workspace, packs: list[Manifest]) -> None:
