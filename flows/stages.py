@@ -26,6 +26,7 @@ from tasks.demo_corpus import write_python_corpus
 from tasks.errors import Cancelled, StorageError, WorkerLost
 from tasks.evaluate import evaluate_checkpoint
 from tasks.export import export_model
+from tasks.fork import fork_label, take_checkpoint, taken_before
 from tasks.import_weights import import_weights, take_tokenizer
 from tasks.inputs import read_sources
 from tasks.journal import Run
@@ -33,7 +34,7 @@ from tasks.manifest import Manifest
 from tasks.mixture import has_buckets, split_documents
 from tasks.outcome import Outcome, Reference, obtain
 from tasks.pack import PackRequest, pack_source
-from tasks.pins import find_index
+from tasks.pins import find_index, pinned_dataset
 from tasks.redact import redact_personal_data
 from tasks.report import write_report
 from tasks.select import select_documents
@@ -169,13 +170,22 @@ def import_model(run: Run, path: str) -> Any:
     return answer(run, "import", partial(import_weights, path=path), config=run.recipe.model)
 
 
+@task(name="fork", **STAGE)
+def fork(run: Run, phase: PhaseConfig) -> Any:
+    """The checkpoint of another run that a phase begins with."""
+    label = fork_label(phase.name)
+    if reference := taken_before(run.storage, run.run_id, label):
+        return answer(run, "fork", pinned_dataset(reference), label=label)
+    return answer(run, "fork", take_checkpoint, label=label, config=phase.fork)
+
+
 @task(name="train", **(STAGE | {"timeout_seconds": 90 * 24 * HOUR}))
 def train(run: Run, packs: Packs, phase_name: str, trained: dict[str, Reference]) -> Any:
     """The checkpoints of one phase, resumed from the newest sound one; `trained` holds the phases before it."""
     recipe = run.recipe
     [phase] = [phase for phase in recipe.train.phases if phase.name == phase_name]
     read = [packs[pack_label(request)] for split in SPLITS for request in pack_requests(phase, split)]
-    before = IMPORTED if phase.parent is None else phase.parent
+    before = fork_label(phase_name) if phase.fork else phase.parent or IMPORTED
     parent = [] if before == IMPORTED and IMPORTED not in trained else [trained[before]]
     return answer(
         run, "train", train_phase, *read, *parent,

@@ -32,10 +32,13 @@ from model.checkpoint_files import (
     CheckpointManifest,
     StoredFile,
     TrainState,
+    copy_checkpoint,
+    fetch_files,
     json_bytes,
     list_steps,
     manifest_of,
     read_manifest,
+    set_aside,
     step_key,
 )
 from model.distribute import local_tensor
@@ -48,7 +51,6 @@ warnings.filterwarnings("ignore", "torch.distributed is disabled")  # DCP says s
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "module.")  # of compile, activation checkpointing, DDP
-COPY_BYTES = 1 << 20
 
 Value = TypeVar("Value")
 
@@ -237,10 +239,12 @@ class Checkpoints:
         tensors: dict[str, Tensor],
         is_wanted: Callable[[int], bool],
         check: Callable[[TrainState], str | None] = lambda _: None,
+        keep_steps: Iterable[int] = (),
     ) -> Loaded | None:
         """Go back to the newest sound and healthy checkpoint of a wanted step; None when there is none. Collective.
 
-        Those after it are void, for their history is another one: their manifests go, on rank 0, newest first.
+        Those after it are void, for their history is another one: their manifests go, on rank 0, newest first; those
+        of `keep_steps` are set aside, where a fork still finds them.
         """
         steps = self.ranks.from_first(list_steps(self.store, self.folder) if self.ranks.is_first else [])
         loaded: Loaded | str = UNFINISHED
@@ -253,7 +257,10 @@ class Checkpoints:
         self.history = found.manifest.metrics if found else []
         for step in steps if self.ranks.is_first else []:
             if found is None or step > found.state.step:
-                self.store.delete(f"{step_key(self.folder, step)}/manifest.json")
+                key = step_key(self.folder, step)
+                if step in set(keep_steps) and self.store.exists(f"{key}/manifest.json"):
+                    copy_checkpoint(self.store, key, step_key(set_aside(self.folder), step))
+                self.store.delete(f"{key}/manifest.json")
         return found
 
     def load(
@@ -276,7 +283,7 @@ class Checkpoints:
         local = self.scratch / f"load-{self.attempt}-{manifest.step}"
         try:
             mine = [*manifest.shards, *manifest.files][self.ranks.local_rank :: self.ranks.local_count]
-            if reason := self._agreed(_fetch(self.store, key, mine, local)):
+            if reason := self._agreed(fetch_files(self.store, key, mine, local)):
                 return reason
             state = TrainState.model_validate_json((local / "state.json").read_bytes())
             try:
@@ -306,7 +313,7 @@ def load_weights(store: Store, checkpoint_key: str) -> tuple[dict[str, Tensor], 
     """
     manifest = manifest_of(store, checkpoint_key)
     with tempfile.TemporaryDirectory(prefix="basemill-") as local:
-        if reason := _fetch(store, checkpoint_key, [*manifest.shards, *manifest.files], Path(local)):
+        if reason := fetch_files(store, checkpoint_key, [*manifest.shards, *manifest.files], Path(local)):
             raise ValueError(f"{checkpoint_key}: {reason}")
         reader = HuggingFaceStorageReader(local)
         tensors = {
@@ -317,26 +324,6 @@ def load_weights(store: Store, checkpoint_key: str) -> tuple[dict[str, Tensor], 
         dcp_load(tensors, storage_reader=reader, no_dist=True)
         state = TrainState.model_validate_json(Path(local, "state.json").read_bytes())
     return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, state
-
-
-def _fetch(store: Store, key: str, files: list[StoredFile], local: Path) -> str | None:
-    """Copy files to a local folder, verified on the way; the reason when one is not as it was written."""
-    local.mkdir(parents=True, exist_ok=True)
-    for file in files:
-        digest, size = hashlib.sha256(), 0
-        try:
-            with store.open_input(f"{key}/{file.name}") as source, (local / file.name).open("wb") as target:
-                while data := source.read(COPY_BYTES):
-                    digest.update(data)
-                    size += len(data)
-                    target.write(data)
-        except FileNotFoundError:
-            return f"{file.name} is missing"
-        if size != file.size:
-            return f"{file.name} has {size} bytes, {file.size} were written"
-        if digest.hexdigest() != file.sha256:
-            return f"{file.name} has sha256 {digest.hexdigest()[:12]}, {file.sha256[:12]} was written"
-    return None
 
 
 def _reason(error: BaseException) -> str:

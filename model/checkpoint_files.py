@@ -9,6 +9,9 @@
 import hashlib
 import json
 import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +23,7 @@ from model.store import Store
 
 FORMAT_VERSION = 1
 STEP_FOLDER = re.compile(r"/step-(\d{8})/")
+COPY_BYTES = 1 << 20
 UNFINISHED = "it has no manifest: its writing was not finished"
 
 
@@ -81,6 +85,48 @@ def find_last(store: Store, folder: str) -> tuple[str, CheckpointManifest] | Non
         if isinstance(manifest, CheckpointManifest) and manifest.is_last:
             return step_key(folder, step), manifest
     return None
+
+
+def set_aside(folder: str) -> str:
+    """Where checkpoints lie that a roll-back made void and that are kept all the same."""
+    return f"{folder}-set-aside"
+
+
+def fetch_files(store: Store, key: str, files: Sequence[StoredFile], local: Path) -> str | None:
+    """Copy files to a local folder, verified on the way; the reason when one is not as it was written."""
+    local.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        digest, size = hashlib.sha256(), 0
+        try:
+            with store.open_input(f"{key}/{file.name}") as source, (local / file.name).open("wb") as target:
+                while data := source.read(COPY_BYTES):
+                    digest.update(data)
+                    size += len(data)
+                    target.write(data)
+        except FileNotFoundError:
+            return f"{file.name} is missing"
+        if size != file.size:
+            return f"{file.name} has {size} bytes, {file.size} were written"
+        if digest.hexdigest() != file.sha256:
+            return f"{file.name} has sha256 {digest.hexdigest()[:12]}, {file.sha256[:12]} was written"
+    return None
+
+
+def copy_checkpoint(store: Store, key: str, target: str) -> CheckpointManifest:
+    """Copy a checkpoint, file by file and verified, its manifest last; returns the copy's. Raises ValueError.
+
+    The copy's history is that of the original: metrics of the steps before lie where they lay.
+    """
+    manifest = manifest_of(store, key)
+    with tempfile.TemporaryDirectory(prefix="basemill-") as scratch:
+        for file in [*manifest.shards, *manifest.files]:
+            if reason := fetch_files(store, key, [file], Path(scratch)):
+                raise ValueError(f"{key}: {reason}")
+            store.publish_file(Path(scratch, file.name), f"{target}/{file.name}")
+    history = [f"{target}/metrics.parquet" if name == f"{key}/metrics.parquet" else name for name in manifest.metrics]
+    copy = manifest.model_copy(update={"metrics": history})
+    store.write_bytes(f"{target}/manifest.json", json_bytes(copy))
+    return copy
 
 
 def read_state(store: Store, checkpoint_key: str) -> TrainState:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, Field
@@ -110,6 +110,21 @@ class Outcome:
     status: Status
     step: int
     began: str
+
+
+def settings_changed(before: Mapping[str, Any], run: PhaseRun) -> dict[str, tuple[Any, Any]]:
+    """Hyper-parameters in which a phase differs from what it continues (a run as JSON): path -> (there, here)."""
+    then, now = (_hyper_parameters(values) for values in (before, run.model_dump(mode="json")))
+    return {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
+
+
+def _hyper_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    phase = values.get("phase", {})
+    groups = {"optimizer": values.get("optimizer", {}), "schedule": phase.get("schedule", {})}
+    flat = {f"{group}.{name}": value for group, fields in groups.items() for name, value in fields.items()}
+    return flat | {
+        name: source[name] for source in (values, phase) for name in ("precision", "batch") if name in source
+    }
 
 
 def order_of(run: PhaseRun, packs: Sequence[Pack], used: Mapping[str, int]) -> DataOrder:

@@ -22,7 +22,7 @@ from model.checkpoint_files import TrainState, read_state
 from model.distribute import build_model, replicate
 from model.held_out import HeldOut
 from model.initialization import initialize
-from model.job import METRICS_SCHEMA, Job, Settings, order_of
+from model.job import METRICS_SCHEMA, Job, Settings, order_of, settings_changed
 from model.loss import TokenLosses
 from model.optimizer import build_optimizer
 from model.ranks import Ranks
@@ -95,14 +95,17 @@ class Training:
             initialize(self.model, self.job.run.model, self.job.run.seed)
             self._set_applied(0)
             return "fresh start: this training has no checkpoint yet"
-        if not read_state(self.job.store, self.job.parent).has_moments:
+        has_moments = self.job.run.take == "state" and read_state(self.job.store, self.job.parent).has_moments
+        if not has_moments:
             tensors = training_tensors(self.model, None)  # the optimizer's stay 0
         parent = self.checkpoints.load(self.job.parent, tensors)
         if isinstance(parent, str):
             raise ValueError(f"checkpoint {self.job.parent} of the phase before can't be continued: {parent}")
-        self._set_applied(parent.state.applied_steps)
-        taken = "weights and moments are its own" if parent.state.has_moments else "the weights are its own"
-        return f"fresh start from {self.job.parent}: {taken}, hyper-parameters the recipe's"
+        self._set_applied(parent.state.applied_steps if has_moments else 0)
+        taken = "weights and moments are its own" if has_moments else "the weights are its own, moments begin at 0"
+        changes = settings_changed(parent.state.config, self.job.run)
+        told = f" ({', '.join(f'{name} {old} -> {new}' for name, (old, new) in changes.items())})" if changes else ""
+        return f"fresh start from {self.job.parent}: {taken}, hyper-parameters the recipe's{told}"
 
     def _take(self, state: TrainState) -> None:
         self.step, self.tokens, self.position = state.step, state.tokens, state.position
@@ -198,7 +201,7 @@ class Training:
         tensors = training_tensors(self.model, self.optimizer)
         loaded = self.checkpoints.load_healthy(
             tensors, lambda step: step <= latest and step % self.job.run.stability.checkpoint_steps == 0,
-            self._check_probe,
+            self._check_probe, self.job.settings.keep_steps,
         )  # fmt: skip
         self.rows.clear()
         if loaded is None:

@@ -67,7 +67,7 @@ def training_packs(storage: Storage, trained: Manifest) -> Iterator[tuple[str, M
     """(source, pack) of everything that a phase and those before it were trained on."""
     for entry in trained.inputs:
         manifest = load_manifest(storage, f"{entry['stage']}/{entry['fingerprint']}")
-        if manifest.stage == "train":
+        if manifest.stage in ("train", "fork"):
             yield from training_packs(storage, manifest)
         elif manifest.stage == "pack":
             yield manifest.config["request"]["source"], manifest

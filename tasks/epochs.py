@@ -6,13 +6,16 @@ Worked: 2 billion tokens at weight 0.3 draw 600 million; of 100 million tokens t
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel
 
+from model.checkpoint_files import read_state
 from model.order import BLOCK_SLOTS, slots_of
+from model.phases import ForkConfig
 from model.schedule import rows_of_phase
-from tasks.manifest import load_manifest
+from tasks.fork import find_checkpoint
+from tasks.manifest import Manifest, load_manifest
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord
 from tasks.storage import Storage
@@ -36,7 +39,7 @@ class MixtureLine(BaseModel, frozen=True):
 
 def mixture_of_run(storage: Storage, record: RunRecord) -> list[MixtureLine]:
     """The mixture of a run; nothing before mix ran."""
-    datasets = [(line.stage, line.reference) for line in record.datasets if line.stage in ("mix", "pack")]
+    datasets = [(line.stage, line.reference) for line in record.datasets if line.stage in ("mix", "pack", "fork")]
     return mixture_of(storage, Recipe.parse(record.recipe), datasets) if datasets else []
 
 
@@ -44,24 +47,52 @@ def mixture_of(storage: Storage, recipe: Recipe, datasets: Iterable[tuple[str, s
     """The mixture of every phase; `datasets`: (stage, reference) of a run or plan, of which mix and packs are read."""
     packed: dict[PackKey, int] = {}
     estimated: dict[str, int] = {}
+    names: dict[PackKey, str] = {}  # of packs, in the counts of a checkpoint
+    forks: list[Manifest] = []
     for stage, reference in datasets:
-        if reference is None or stage not in ("mix", "pack"):
+        if reference is None or stage not in ("mix", "pack", "fork"):
             continue
         manifest = load_manifest(storage, reference)
-        if stage == "mix":
+        if stage == "fork":
+            forks.append(manifest)
+        elif stage == "mix":
             estimated = {name: splits["train"]["estimated_tokens"] for name, splits in manifest.extra["sizes"].items()}
         elif (request := manifest.config["request"])["split"] == "train":
             key = request["source"], request["sequence_length"], request.get("min_document_tokens", 0)
-            packed[key] = manifest.extra["tokens"]
-    return mixture_lines(recipe, packed, estimated)
+            packed[key], names[key] = manifest.extra["tokens"], f"{key[0]}:{manifest.digest}"
+    before = {
+        phase.name: _drawn_before(storage, phase.fork, forks, names) for phase in recipe.train.phases if phase.fork
+    }
+    return mixture_lines(recipe, packed, estimated, before)
 
 
-def mixture_lines(recipe: Recipe, packed: dict[PackKey, int], estimated: dict[str, int]) -> list[MixtureLine]:
-    """The lines in the order of phases and sub-sources, from tokens of packs and, where there is none, estimates."""
-    drawn: dict[str, Counter[PackKey]] = {}
+def _drawn_before(
+    storage: Storage, fork: ForkConfig, taken: Sequence[Manifest], names: Mapping[PackKey, str]
+) -> Counter[PackKey]:
+    """Tokens that a checkpoint had drawn of each pack: as it was taken, else as it is now."""
+    for facts in (manifest.extra for manifest in taken):
+        if fork.run in facts["run"] and fork.phase in (None, facts["phase"]) and fork.step in (None, facts["step"]):
+            rows = facts["ordinals"]
+            break
+    else:
+        rows = read_state(storage, find_checkpoint(storage, fork).key).ordinals
+    return Counter({key: rows.get(name, 0) * key[1] for key, name in names.items()})
+
+
+def mixture_lines(
+    recipe: Recipe,
+    packed: dict[PackKey, int],
+    estimated: dict[str, int],
+    before: Mapping[str, Counter[PackKey]] | None = None,
+) -> list[MixtureLine]:
+    """The lines in the order of phases and sub-sources, from tokens of packs and, where there is none, estimates.
+
+    `before`: tokens of packs that the checkpoints which phases are forks of had read, by phase.
+    """
+    drawn = dict(before or {})
     lines = []
     for phase in recipe.train.phases:
-        drawn[phase.name] = Counter(drawn[phase.parent]) if phase.parent else Counter()
+        drawn[phase.name] = Counter(drawn[phase.parent] if phase.parent else drawn.get(phase.name))
         tokens = rows_of_phase(recipe.train.run_of(phase.name, recipe.model)) * phase.sequence_length
         for source, slots in sorted(slots_of(phase.weights).items()):
             key = source, phase.sequence_length, phase.min_document_tokens

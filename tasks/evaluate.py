@@ -132,8 +132,8 @@ def _without_paths(config: EvaluateConfig) -> EvaluateConfig:
 
 
 def imported_weights(storage: Storage, trained: Manifest) -> dict[str, str]:
-    """{"imported": reference} where training began with imported weights; else nothing, as they are drawn anew."""
-    found = [manifest.reference for manifest in ancestors(storage, trained) if manifest.stage == "import"]
+    """{"imported": reference} where training began with weights that were there; else nothing, they are drawn anew."""
+    found = [manifest.reference for manifest in ancestors(storage, trained) if manifest.stage in ("import", "fork")]
     return {"imported": found[0]} if found else {}
 
 

@@ -25,7 +25,7 @@ class Node(BaseModel, frozen=True):
 
 
 def read_graph(storage: Storage, record: RunRecord) -> list[Node]:
-    """The datasets of a run in the order in which they were needed."""
+    """The datasets of a run in the order in which they were needed, what one was made from before it."""
     known = {line.reference for line in record.datasets}
     nodes = []
     for line in record.datasets:
@@ -41,7 +41,22 @@ def read_graph(storage: Storage, record: RunRecord) -> list[Node]:
                 inputs=[reference for reference in inputs if reference in known],
             )
         )
-    return nodes
+    return _inputs_first(nodes)
+
+
+def _inputs_first(nodes: list[Node]) -> list[Node]:
+    """The same nodes: a pinned dataset stands before what it was made from, where a run needed both."""
+    by_reference, ordered = {node.reference: node for node in nodes}, dict[str, Node]()
+
+    def place(node: Node) -> None:
+        for before in node.inputs:
+            if before not in ordered:
+                place(by_reference[before])
+        ordered.setdefault(node.reference, node)
+
+    for node in nodes:
+        place(node)
+    return list(ordered.values())
 
 
 def graph_svg(nodes: list[Node]) -> str:

@@ -58,8 +58,13 @@ def _phases(storage: Storage, trained: Manifest) -> list[tuple[str, ...]]:
     """A row per phase, the first one first."""
     rows: list[tuple[str, ...]] = []
     for entry in trained.inputs:
-        if entry["stage"] == "train":
+        if entry["stage"] in ("train", "fork"):
             rows += _phases(storage, load_manifest(storage, f"{entry['stage']}/{entry['fingerprint']}"))
+    if trained.stage == "fork":
+        phase = PhaseRun.model_validate(trained.extra["config"]).phase
+        place = f"{phase.name}, to step {trained.extra['step']} (run {trained.extra['run']})"
+        numbers = f"{trained.extra['tokens']:,}", f"{phase.sequence_length:,}", f"{phase.schedule.lr:g}"
+        return [*rows, (place, *numbers, ", ".join(sorted(phase.weights)), "")]
     phase, facts = PhaseRun.model_validate(trained.config).phase, trained.extra
     sources = ", ".join(f"{name} ({source['epochs']:.2f} epochs)" for name, source in sorted(facts["sources"].items()))
     numbers = f"{facts['tokens']:,}", f"{phase.sequence_length:,}", f"{phase.schedule.lr:g}"

@@ -4,7 +4,8 @@ A pin is a run's id (or its beginning, or `latest`), which stands for all datase
 beginning of a dataset's fingerprint.
 """
 
-from tasks.dataset import Workspace
+from collections.abc import Callable
+
 from tasks.errors import ConfigError
 from tasks.journal import Run
 from tasks.manifest import Manifest, list_manifests
@@ -25,18 +26,14 @@ def pinned(run: Run, stage: str, label: str) -> dict[str, Reference] | None:
         return None
     references = find_pinned(run.storage, stage, name, label)
     return {
-        label: obtain(run, stage, _Taken(reference), label=label).reference for label, reference in references.items()
+        label: obtain(run, stage, pinned_dataset(reference), label=label).reference
+        for label, reference in references.items()
     }
 
 
-class _Taken:
-    """The stage function of a pinned dataset: it is there."""
-
-    def __init__(self, reference: str) -> None:
-        self.reference = reference
-
-    def __call__(self, *, into: Workspace) -> Manifest:
-        return into.load(self.reference)
+def pinned_dataset(reference: str) -> Callable[..., Manifest]:
+    """The stage function of a dataset that is taken as it is: it is there."""
+    return lambda *, into: into.load(reference)
 
 
 def find_index(run: Run) -> list[Reference]:

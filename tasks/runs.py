@@ -21,7 +21,7 @@ from tasks.storage import Storage
 FORMAT_VERSION = 1
 RunStage = Literal[
     "ingest", "dedup-exact", "classifiers", "signals", "select", "dedup-near", "redact", "decontaminate", "mix",
-    "vocabulary", "pack", "import", "train", "evaluate", "export",
+    "vocabulary", "pack", "import", "fork", "train", "evaluate", "export",
 ]  # fmt: skip
 RUN_STAGES = get_args(RunStage)
 LATEST = "latest"

@@ -8,6 +8,7 @@ from model.config import TrainConfig
 from tasks.classifier_config import ClassifiersConfig, read_files, read_labelled
 from tasks.errors import ConfigError, DataError
 from tasks.evaluation_sets import EvaluationSetConfig, place_of, read_items, read_set_file
+from tasks.fork import check_fork, fork_label, taken_before
 from tasks.import_weights import check_model
 from tasks.ingest import IngestConfig
 from tasks.ingest.sources import list_source
@@ -28,6 +29,7 @@ def check_start(run: Run) -> None:
     check_pins(run)
     if run.wants("train") and recipe.pin.train is None:
         check_ranks(recipe.train)
+        check_forks(run)
     if (start := recipe.train.initialize_from) is not None:
         check_model(start.path, recipe.model)
     if run.wants("evaluate"):
@@ -77,6 +79,16 @@ def check_set(name: str, config: EvaluationSetConfig, root: Storage) -> None:
         raise ConfigError(str(error)) from error
     if not items:
         raise ConfigError(f"decontaminate.evaluation_sets.{name}.path: {config.path} has no items")
+
+
+def check_forks(run: Run) -> None:
+    """What phases begin with is there, and of this model. Raises ConfigError."""
+    for index, phase in enumerate(run.recipe.train.phases):
+        if phase.fork and not taken_before(run.storage, run.run_id, fork_label(phase.name)):
+            try:
+                check_fork(run.storage, phase.fork, run.recipe.model)
+            except (ConfigError, ValueError) as error:
+                raise ConfigError(f"train.phases[{index}].after: {error}") from error
 
 
 def check_ranks(config: TrainConfig) -> None:

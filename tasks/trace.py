@@ -5,6 +5,7 @@ packed row names its documents. Their raw references are read from the documents
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel
 
-from model.checkpoint_files import read_state
+from model.checkpoint_files import read_metrics, read_state
 from model.config import PhaseRun
-from model.job import order_of
+from model.job import EXACT_METRICS, order_of
 from model.order import GROUP_ROWS, RowRef, next_positions
 from tasks.errors import ConfigError
 from tasks.manifest import Manifest, load_manifest
@@ -62,12 +63,13 @@ class Trace(BaseModel, frozen=True):
 def trace_step(storage: Storage, record: RunRecord, step: int, phase: str | None = None) -> Trace:
     """The batch of a step of a phase (default: the last phase). Raises ConfigError when there is no such step."""
     trained = _trained(storage, record, phase)
-    config = PhaseRun.model_validate(trained.config)
-    metrics = _metrics_of(storage, trained, step)
+    checkpoint = trained.extra["checkpoint"]
+    state = read_state(storage, checkpoint)
+    config = PhaseRun.model_validate(state.config)
+    metrics = _metrics_of(storage, checkpoint, step)
     packs, used = _inputs(storage, trained)
     order = order_of(config, [pack_of(source, manifest) for source, manifest in packs.items()], used)
-    skips = read_state(storage, trained.extra["checkpoint"]).events.skips
-    skipped = [(skip.start, skip.stop) for skip in skips if skip.phase == config.phase.name]
+    skipped = [(skip.start, skip.stop) for skip in state.events.skips if skip.phase == config.phase.name]
     positions = next_positions(metrics["position_from"], metrics["rows"], skipped)
     rows = _rows(storage, order.rows_of_positions(positions))
     facts = _facts(storage, packs, rows)
@@ -84,21 +86,37 @@ def trace_step(storage: Storage, record: RunRecord, step: int, phase: str | None
 
 
 def _trained(storage: Storage, record: RunRecord, phase: str | None) -> Manifest:
-    lines = record.datasets_of("train")
-    if phase is not None:
-        lines = [line for line in lines if line.label == f"train {phase}"]
-    if not lines:
-        names = ", ".join(line.label.removeprefix("train ") for line in record.datasets_of("train")) or "none"
+    """What trained the phase: a dataset of the run, or what it was forked from, up to the step where it was."""
+    known: dict[str, Manifest] = {}
+    for line in reversed(record.datasets_of("train")):
+        for manifest in _line_of_descent(storage, line.reference):
+            known.setdefault(_phase_of(manifest), manifest)
+    if not known or phase not in (None, *known):
+        names = ", ".join(reversed(known)) or "none"
         raise ConfigError(f"run {record.run_id}: no trained phase{f' {phase!r}' if phase else ''}; phases: {names}")
-    return load_manifest(storage, lines[-1].reference)
+    return known[phase] if phase else next(iter(known.values()))
 
 
-def _metrics_of(storage: Storage, trained: Manifest, step: int) -> dict[str, Any]:
-    metrics = pq.read_table(pa.BufferReader(trained.read_file(storage, "metrics.parquet")))
+def _line_of_descent(storage: Storage, reference: str) -> Iterator[Manifest]:
+    """A trained phase, the one it continues, and so on; forks stand for what they were taken from."""
+    manifest: Manifest | None = load_manifest(storage, reference)
+    while manifest is not None and manifest.stage in ("train", "fork"):
+        yield manifest
+        entries = [entry for entry in manifest.inputs if entry["role"] == "parent"]
+        manifest = load_manifest(storage, f"{entries[0]['stage']}/{entries[0]['fingerprint']}") if entries else None
+
+
+def _phase_of(manifest: Manifest) -> str:
+    name: str = manifest.extra["phase"] if manifest.stage == "fork" else manifest.config["phase"]["name"]
+    return name
+
+
+def _metrics_of(storage: Storage, checkpoint: str, step: int) -> dict[str, Any]:
+    metrics = read_metrics(storage, checkpoint)
     last = pc.max(metrics["step"]).as_py()
     if not 1 <= step <= last:
         raise ConfigError(f"step {step}: the phase has steps 1 to {last}")
-    row: dict[str, Any] = metrics.filter(pc.equal(metrics["step"], step)).to_pylist()[0]
+    row: dict[str, Any] = metrics.select(EXACT_METRICS).filter(pc.equal(metrics["step"], step)).to_pylist()[0]
     return row
 
 

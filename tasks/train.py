@@ -50,6 +50,7 @@ from model.order import Pack, PackPart, check_epochs
 from model.schedule import rows_of_phase
 from tasks.dataset import Dataset, Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, StorageError, TrainingDiverged, WorkerLost
+from tasks.fork import check_vocabulary, facts_of, note_start
 from tasks.manifest import Manifest
 from tasks.parallel import start_ray
 from tasks.storage import Storage
@@ -70,13 +71,15 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
     TrainingDiverged, WorkerLost, LeaseLost.
     """
     by_source, held_out = (packs_by_source(datasets, split) for split in ("train", "held_out"))
-    parent = next((manifest for manifest in datasets if manifest.stage in ("train", "import")), None)
+    parent = next((manifest for manifest in datasets if manifest.stage in ("train", "import", "fork")), None)
     packs = [pack_of(source, manifest) for source, manifest in sorted(by_source.items())]
     check_data(config, packs, parent)
     inputs = {f"pack:{source}": manifest for source, manifest in sorted(by_source.items())}
     inputs |= {f"held_out:{source}": manifest for source, manifest in sorted(held_out.items())}
     if parent is not None:
         inputs["parent"] = parent
+        if parent.stage == "fork":
+            check_vocabulary(into.storage, [*by_source.values()], parent)
     dataset = into.dataset("train", config, inputs=inputs, module=__name__, with_code=False)
     if found := dataset.find():
         return found
@@ -96,6 +99,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
     with dataset.lease() as lost:
         if into.storage.exists(job.halted_key):
             raise TrainingDiverged(halt_message(into.storage, job))
+        note_start(into.storage, into.run_id, dataset.reference, config, inputs)
         if find_last(job.store, job.checkpoints_folder) is None:
             run_job(job, into, lost)
         return publish(dataset, job, packs)
@@ -340,7 +344,8 @@ def publish(dataset: Dataset, job: Job, packs: list[Pack]) -> Manifest:
             "sources": sources_of(job, packs, state.position),
             "ordinals": state.ordinals,
             "compute": state.compute,
-        },
+        }
+        | facts_of(dataset.inputs.get("parent"), job.run),
     )
 
 

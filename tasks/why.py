@@ -16,7 +16,7 @@ from tasks.documents import source_of
 from tasks.errors import ConfigError, DataError
 from tasks.manifest import Manifest, load_manifest
 from tasks.parts import Part, read_ledger, read_part
-from tasks.runs import RunRecord
+from tasks.runs import RunRecord, find_record
 from tasks.splits import whole_source
 from tasks.storage import Storage
 
@@ -60,16 +60,23 @@ def tell_story(storage: Storage, record: RunRecord, document: str) -> Story:
     Raises ConfigError when the run has no such document; lists the ids when several have this URL.
     """
     ingest = _dataset(storage, record, "ingest")
-    if ingest is None:
-        raise ConfigError(f"run {record.run_id} has no documents yet")
-    doc_id = document if "://" not in document else _id_of_url(storage, ingest, document)
-    index, row = _find(storage, ingest, doc_id)
+    forks = [load_manifest(storage, line.reference) for line in record.datasets_of("fork")]
+    try:
+        if ingest is None:
+            raise ConfigError(f"run {record.run_id} has no documents yet")
+        doc_id = document if "://" not in document else _id_of_url(storage, ingest, document)
+        index, row = _find(storage, ingest, doc_id)
+    except ConfigError:
+        if not forks:
+            raise
+        return tell_story(storage, find_record(storage, forks[0].extra["run"]), document)  # what its weights have read
     facts = [] if row is None else [Fact(stage="ingest", verdict="read", detail=json.loads(row["meta"]))]
     if row is None:
         facts = list(_decisions(storage, ingest, ingest.parts[index], doc_id))
         row = {"url": None, "raw_ref": str(facts[0].detail.get("raw_ref", "")), "text": ""}
     else:
         facts += _later_facts(storage, record, index, doc_id)
+        facts += [fact for fork in forks for fact in _read_before(storage, record, fork, doc_id)]
     return Story(
         doc_id=doc_id,
         source=source_of(doc_id),
@@ -125,12 +132,25 @@ def _row_fact(storage: Storage, stage: str, part: Part, doc_id: str) -> Fact:
 def _placements(storage: Storage, record: RunRecord, doc_id: str) -> Iterator[Fact]:
     """The packed rows that hold the document."""
     for line in record.datasets_of("pack"):
-        manifest = load_manifest(storage, line.reference)
-        rows = []
-        for part in (part for part in manifest.parts if whole_source(part.source or "") == source_of(doc_id)):
+        yield from _placement(storage, line.reference, line.label, doc_id)
+
+
+def _read_before(storage: Storage, record: RunRecord, fork: Manifest, doc_id: str) -> Iterator[Fact]:
+    """The rows that hold it in packs which the run that was forked was trained on, and this one was not."""
+    own = {line.reference for line in record.datasets_of("pack")}
+    for entry in fork.inputs:
+        reference = f"{entry['stage']}/{entry['fingerprint']}"
+        if entry["stage"] == "pack" and reference not in own:
+            yield from _placement(storage, reference, f"{entry['role']} of run {fork.extra['run']}", doc_id)
+
+
+def _placement(storage: Storage, reference: str, label: str, doc_id: str) -> Iterator[Fact]:
+    rows = []
+    for part in load_manifest(storage, reference).parts:
+        if whole_source(part.source or "") == source_of(doc_id):
             rows += [{"part": part.key, "row": row} for row in _rows_holding(storage, part, doc_id)]
-        if rows:
-            yield Fact(stage="pack", verdict="placed", reason=line.label, value=len(rows), detail={"rows": rows[:20]})
+    if rows:
+        yield Fact(stage="pack", verdict="placed", reason=label, value=len(rows), detail={"rows": rows[:20]})
 
 
 def _rows_holding(storage: Storage, part: Part, doc_id: str) -> list[int]:

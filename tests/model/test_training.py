@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from model.architecture import ModelConfig
-from model.checkpoint import training_tensors
-from model.checkpoint_files import list_steps
+from model.checkpoint import load_weights, training_tensors
+from model.checkpoint_files import list_steps, set_aside, step_key
 from model.config import PhaseRun
 from model.job import Job, Settings
 from model.ranks import Ranks
@@ -54,6 +54,26 @@ def test_going_back_finds_the_state_that_was_saved(job: Job) -> None:
     assert (training.step, training.position, training.tokens, memory.losses) == (2, 4, 128, (2.0,))
     assert all(torch.equal(tensor, saved[2][name]) for name, tensor in snapshot(training).items())
     assert Training(replace(job, attempt="a2"), Ranks()).began.startswith("resumed from step 2")  # later ones are void
+
+
+def test_a_checkpoint_that_is_to_stay_is_set_aside_when_it_becomes_void(job: Job) -> None:
+    """Its history is no longer this training's, but a fork may name it, and a new one of that step must not mix in."""
+    training = Training(replace(job, settings=job.settings.model_copy(update={"keep_steps": (4,)})), Ranks())
+    for step in (2, 4, 6):
+        disturb(training, step)
+        training.save(is_last=False)
+        assert training.settle() is None
+    weights = load_weights(job.store, step_key(job.checkpoints_folder, 4))[0]
+    training.restore(3)
+    aside = set_aside(job.checkpoints_folder)
+    assert list_steps(job.store, aside) == [4]
+    training.step = 4
+    training.save(is_last=False)
+    assert training.settle() is None
+    kept, state = load_weights(job.store, step_key(aside, 4))
+    assert state.position == 8
+    assert all(torch.equal(kept[name], weights[name]) for name in weights)
+    assert Training(replace(job, attempt="a2"), Ranks()).step == 4
 
 
 def test_going_back_before_the_first_checkpoint_begins_anew(job: Job) -> None:

@@ -1,5 +1,6 @@
 """Epochs before training: what weights draw, beside estimated or packed tokens, over phases that follow each other."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -57,6 +58,14 @@ def test_phases_that_follow_add_up_and_other_lengths_are_other_packs() -> None:
     assert lines["more", "code"].epochs == 0.5
     assert lines["long", "code"].epochs == pytest.approx(0.4, abs=0.01)
     assert lines["fork", "web/0"].epochs == 5.0
+
+
+def test_a_fork_counts_what_its_checkpoint_had_read() -> None:
+    fork = {"name": "main", "after": {"run": "20260101"}, "weights": {"code": 1}}
+    before = {"main": Counter({("code", 64, 0): 160_000})}
+    [line] = mixture_lines(recipe(fork), {}, ESTIMATED, before)
+    assert (line.tokens, line.epochs) == (64_000, 1.4)
+    assert mixture_lines(recipe(fork, {"name": "tail", "weights": {"code": 1}}), {}, ESTIMATED, before)[1].epochs == 1.8
 
 
 def test_what_is_not_known_yet_is_said() -> None:

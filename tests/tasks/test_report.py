@@ -216,6 +216,8 @@ def test_the_graph_joins_what_was_made_from_what(record: RunRecord, workspace: W
     assert graph_svg(nodes).count("<rect") == 1 + 2  # paper and boxes
     assert "<b>run" not in graph_svg(nodes)
     assert graph_svg([]).startswith("<svg")
+    record.datasets.reverse()  # as when one is pinned: the run met it first
+    assert read_graph(workspace.storage, record) == nodes
 
 
 def test_classifiers_are_shown_and_their_ngrams_escaped_and_redacted(workspace: Workspace, record: RunRecord) -> None:

@@ -148,6 +148,13 @@ def test_a_pin_must_be_there(folder: Path, stage: str) -> None:
     assert f"pin.{stage}: 'nothing' is no run" in refusal(run_of(folder, pin={stage: "nothing"}))
 
 
+def test_what_a_phase_is_forked_from_must_be_there(folder: Path) -> None:
+    run = run_of(folder)
+    phases = [phase.model_dump() | {"after": {"run": "20260101"}} for phase in run.recipe.train.phases]
+    said = refusal(run_of(folder, train={"phases": phases}))
+    assert "train.phases[0].after: run '20260101': no such run" in said
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
