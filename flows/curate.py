@@ -17,7 +17,7 @@ def curate(run: Run) -> tuple[Reference, Reference]:
     inputs = [documents, call(stages.classifiers, run, documents)] if run.recipe.classifiers.given else [documents]
     signals = call(stages.signals, run, *inputs)
     documents = call(stages.select, run, documents, signals)
-    documents = call(stages.dedup_near, run, documents)
-    documents = call(stages.redact, run, documents)
+    near = call(stages.dedup_near, run, documents)
+    documents = call(stages.redact, run, near)
     documents = call(stages.decontaminate, run, documents)
-    return documents, call(stages.mix, run, documents, signals)
+    return documents, call(stages.mix, run, documents, signals, near)

@@ -19,6 +19,7 @@ from prefect.states import Completed
 from flows.artifacts import show_progress, show_results
 from model.phases import PhaseConfig
 from tasks.classifiers import train_classifiers
+from tasks.cluster_sizes import CLUSTER_SIZE
 from tasks.decontaminate import drop_evaluation_text
 from tasks.dedup_exact import drop_exact_duplicates
 from tasks.dedup_near import drop_near_duplicates
@@ -31,7 +32,7 @@ from tasks.import_weights import import_weights, take_tokenizer
 from tasks.inputs import read_sources
 from tasks.journal import Run
 from tasks.manifest import Manifest
-from tasks.mixture import has_buckets, split_documents
+from tasks.mixture import divided_by, split_documents
 from tasks.outcome import Outcome, Reference, obtain
 from tasks.pack import PackRequest, pack_source
 from tasks.pins import find_index, pinned_dataset
@@ -125,10 +126,11 @@ def decontaminate(run: Run, documents: Reference) -> Any:
 
 
 @task(name="mix", **STAGE)
-def mix(run: Run, documents: Reference, signals: Reference) -> Any:
-    """Each document's split, and the size table of the sources; no copies. Buckets are made by the signals."""
+def mix(run: Run, documents: Reference, signals: Reference, near: Reference) -> Any:
+    """Each document's split, and the size table of the sources; no copies. Buckets are made by signals or clusters."""
     config = run.recipe.mix
-    measured = [signals] if has_buckets(config, list(run.recipe.ingest.sources)) else []
+    names = divided_by(config, list(run.recipe.ingest.sources))
+    measured = [*([signals] if names - {CLUSTER_SIZE} else []), *([near] if CLUSTER_SIZE in names else [])]
     return answer(run, "mix", split_documents, documents, *measured, config=config)
 
 

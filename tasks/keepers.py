@@ -20,8 +20,10 @@ from tasks.exchange import rows_between
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
 
+PAIRS = "pairs"  # in the manifest of near dedup: reference of the dataset of its verdicts
 UNDATED = np.iinfo(np.int64).min
 INDEX_PRIORITY = np.iinfo(np.int64).max  # of documents that are there already
+KEPT = "kept"  # reason of a verdict on a document that stays, with its number of documents: itself and those for it
 PROTECTED_PRIORITY = INDEX_PRIORITY - 1  # from here on a document is never dropped
 
 DECISION_SCHEMA = pa.schema(
@@ -85,13 +87,13 @@ def decide_by_part(dataset: Dataset, name: str, documents: Manifest, verdicts: M
 
 
 def slice_verdicts(unit: Unit, writer: PartWriter) -> None:
-    """Part function: the verdicts on one document part, sorted by doc_id. Reads only row groups that can hold some."""
+    """Part function: what goes of one document part, sorted by doc_id. Reads only row groups that can hold some."""
     number = int(unit.arguments["part"])
     found = [table for part in unit.inputs for table in rows_between(unit.storage, part, number, number + 1)]
     if found:
         table = pa.concat_tables(found)
-        table = table.filter(pc.equal(table["part"], number)).select(DECISION_SCHEMA.names)
-        writer.write(table.sort_by("doc_id"))
+        is_own = pc.and_(pc.equal(table["part"], number), pc.not_equal(table["reason"], KEPT))
+        writer.write(table.filter(is_own).select(DECISION_SCHEMA.names).sort_by("doc_id"))
 
 
 def write_verdicts(writer: PartWriter, verdicts: pa.Table) -> None:

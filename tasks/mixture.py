@@ -5,8 +5,9 @@ Reads documents (doc_id, text). Writes parts 1:1 with them (doc_id, split, sub_s
 
 A sub-source is what weights name: a source, or one of its buckets by a signal, so that a phase can read good text more
 often. `buckets: {signal: num_words, edges: [100, 1000]}` of source web gives web/0 (below 100), web/1 (from 100 to
-below 1,000), web/2 (1,000 and more) and web/unmeasured (the signal is null). Documents are not changed; the buckets
-are packed apart. Signals are joined by doc_id.
+below 1,000), web/2 (1,000 and more) and web/unmeasured (the signal is null). `signal: cluster_size` divides by how many
+near duplicates a document stands for, itself included: edges [2, 5] part what was alone (web/0) from clusters of 2 to 4
+and of 5 and more. Documents are not changed; the buckets are packed apart. Values are joined by doc_id.
 Invariant: train + held out = documents in, part by part.
 Worked number: at the default ratio 0.005, 200,000 documents give about 1,000 held out (sqrt(npq) = 32).
 """
@@ -21,9 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
+from tasks.cluster_sizes import CLUSTER_SIZE, sizes_by_part
 from tasks.config import check_by_source, for_source
-from tasks.dataset import Workspace
+from tasks.dataset import Dataset, Workspace
 from tasks.errors import ConfigError, DataError
+from tasks.keepers import PAIRS
 from tasks.manifest import Manifest
 from tasks.parts import Part, PartWriter, Receipt, Unit, documents_of, read_part
 from tasks.signal_table import check_number_signal
@@ -37,13 +40,13 @@ UNMEASURED = "unmeasured"
 class BucketsConfig(BaseModel, frozen=True, extra="forbid"):
     """How a source is divided: bucket i holds values from edge i-1 to below edge i."""
 
-    signal: str = Field(description="a signal that is a number")
+    signal: str = Field(description="a signal that is a number, or cluster_size: documents of a near-duplicate cluster")
     edges: tuple[float, ...] = Field(min_length=1, max_length=100, description="rising; n edges make n + 1 buckets")
 
     @field_validator("signal")
     @classmethod
     def _check_signal(cls, signal: str) -> str:
-        return check_number_signal(signal)
+        return signal if signal == CLUSTER_SIZE else check_number_signal(signal)
 
     @field_validator("edges")
     @classmethod
@@ -51,6 +54,12 @@ class BucketsConfig(BaseModel, frozen=True, extra="forbid"):
         if not all(np.isfinite(edges)) or any(after <= before for before, after in pairwise(edges)):
             raise ValueError(f"edges {list(edges)} must rise, and be finite")
         return edges
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> "BucketsConfig":
+        if self.signal == CLUSTER_SIZE and (self.edges[0] < 2 or not all(edge.is_integer() for edge in self.edges)):
+            raise ValueError(f"edges {list(self.edges)}: sizes of clusters are whole numbers, and 1 is the smallest")
+        return self
 
 
 class MixConfig(BaseModel, frozen=True, extra="forbid"):
@@ -82,36 +91,33 @@ def sub_sources(config: MixConfig, source: str) -> list[str]:
     buckets = for_source(config, source).buckets
     if buckets is None:
         return [source]
-    return [*(f"{source}/{number}" for number in range(len(buckets.edges) + 1)), f"{source}/{UNMEASURED}"]
+    numbered = [f"{source}/{number}" for number in range(len(buckets.edges) + 1)]
+    return numbered if buckets.signal == CLUSTER_SIZE else [*numbered, f"{source}/{UNMEASURED}"]
 
 
-def has_buckets(config: MixConfig, sources: Sequence[str]) -> bool:
-    """Whether the signals are needed."""
-    return any(for_source(config, source).buckets for source in sources)
+def divided_by(config: MixConfig, sources: Sequence[str]) -> set[str]:
+    """The signals that divide a source."""
+    return {buckets.signal for source in sources if (buckets := for_source(config, source).buckets)}
 
 
-def split_documents(
-    documents: Manifest, signals: Manifest | None = None, *, into: Workspace, config: MixConfig
-) -> Manifest:
-    """The mix dataset of these documents; `signals` of the same documents where a source has buckets.
+def split_documents(documents: Manifest, *measured: Manifest, into: Workspace, config: MixConfig) -> Manifest:
+    """The mix dataset of these documents. measured: datasets of signals and dedup-near, as the buckets need them.
 
-    Raises ConfigError without signals that are needed, DataError when they are of other documents.
+    Raises ConfigError without one that is needed, DataError when it is of other documents.
     """
-    is_divided = has_buckets(config, documents.sources)
-    if is_divided and signals is None:
-        raise ConfigError("mix.buckets: the documents have no signals")
-    inputs = {"documents": documents} | ({"signals": signals} if is_divided and signals is not None else {})
+    signals = divided_by(config, documents.sources)
+    inputs = {"documents": documents}
+    if signals - {CLUSTER_SIZE}:
+        inputs["signals"] = _one_of(measured, "signals", documents)
+    if CLUSTER_SIZE in signals:
+        near = _one_of(measured, "dedup-near", documents)
+        inputs[PAIRS] = into.load(near.extra[PAIRS])
     dataset = into.dataset("mix", config, inputs=inputs, module=__name__, schema=MIX_SCHEMA, conservation="rows")
     if found := dataset.find():
         return found
-    measured = _parts_of(inputs.get("signals"), documents)
     with dataset.lease():
-        settings = [for_source(config, part.source or "") for part in documents.parts]
-        units = [
-            dataset.unit([part, *([signal] if own.buckets and signal else [])], source=part.source, config=own)
-            for part, signal, own in zip(documents.parts, measured, settings, strict=True)
-        ]
-        receipts = dataset.compute(units, split_part)
+        sizes = sizes_by_part(dataset, near, inputs[PAIRS]) if CLUSTER_SIZE in signals else ()
+        receipts = dataset.compute(_units(dataset, sizes), split_part)
         part_bytes = [
             {name: [sizes[split]["bytes"] for split in SPLITS] for name, sizes in receipt.extra["sizes"].items()}
             for receipt in receipts
@@ -119,17 +125,41 @@ def split_documents(
         return dataset.publish(receipts, extra={"sizes": size_table(receipts, config), "part_bytes": part_bytes})
 
 
+def _one_of(measured: Sequence[Manifest], stage: str, documents: Manifest) -> Manifest:
+    """The dataset of this stage, whose parts must be 1:1 with the documents' parts. Raises ConfigError or DataError."""
+    found = next((manifest for manifest in measured if manifest.stage == stage), None)
+    if found is None:
+        raise ConfigError(f"mix.buckets: the documents have no {stage}")
+    if [part.source for part in found.parts] != [part.source for part in documents.parts]:
+        raise DataError(f"mix: {found.reference} measures other parts than those of {documents.reference}")
+    return found
+
+
+def _units(dataset: Dataset, sizes: Sequence[Part]) -> list[Unit]:
+    """One per document part, with what divides its source: its signals, or its sizes of clusters."""
+    units, config, signals = [], dataset.config, dataset.inputs.get("signals")
+    assert isinstance(config, MixConfig)
+    for number, part in enumerate(dataset.inputs["documents"].parts):
+        own, inputs = for_source(config, part.source or ""), [part]
+        if own.buckets and own.buckets.signal == CLUSTER_SIZE:
+            inputs.append(sizes[number])
+        elif own.buckets and signals:
+            inputs.append(signals.parts[number])
+        units.append(dataset.unit(inputs, source=part.source, config=own))
+    return units
+
+
 def split_part(unit: Unit, writer: PartWriter) -> None:
     """One row per document, in order."""
     config, source = unit.config, unit.source or ""
     assert isinstance(config, MixConfig)
-    signals = _signals_of(unit.storage, unit.inputs[1], config.buckets) if config.buckets else None
+    measured = _read_values(unit.storage, unit.inputs[1], config.buckets) if config.buckets else None
     counts: Counter[tuple[str, str, str]] = Counter()
     for table in documents_of(unit, writer, columns=["doc_id", "text"]):
         splits = [split_of(doc_id, config.held_out_ratio) for doc_id in table["doc_id"].to_pylist()]
         names = pa.array([source] * table.num_rows, pa.string())
-        if signals is not None and config.buckets:
-            names = bucket_names(source, values_of(table["doc_id"], signals), config.buckets)
+        if measured is not None and config.buckets:
+            names = bucket_names(source, values_of(table["doc_id"], measured), config.buckets)
         text_bytes = pc.binary_length(table["text"]).cast(pa.int64())
         columns = [table["doc_id"], pa.array(splits, pa.string()), names, text_bytes]
         rows = pa.Table.from_arrays(columns, schema=MIX_SCHEMA)
@@ -144,13 +174,18 @@ def split_part(unit: Unit, writer: PartWriter) -> None:
     }
 
 
-def values_of(doc_ids: pa.ChunkedArray, signals: pa.Table) -> np.ndarray:
-    """The second column of `signals` for each document, as floats; NaN where it is null. Raises DataError."""
-    rows = pc.index_in(doc_ids, value_set=signals["doc_id"])
-    if rows.null_count:
+def values_of(doc_ids: pa.ChunkedArray, measured: pa.Table) -> np.ndarray:
+    """The second column of `measured` for each document, as floats; NaN where it is null.
+
+    A document without a size of its cluster is alone: 1. Raises DataError where one has no signals.
+    """
+    rows = pc.index_in(doc_ids, value_set=measured["doc_id"])
+    is_size = measured.column_names[1] == CLUSTER_SIZE
+    if rows.null_count and not is_size:
         missing = doc_ids.filter(pc.is_null(rows))[0].as_py()
         raise DataError(f"mix: document {missing} has no signals: they were measured on other documents")
-    return np.asarray(signals.column(1).cast(pa.float64(), safe=False).take(rows).to_numpy())
+    values = measured.column(1).cast(pa.float64(), safe=False).take(rows)
+    return np.asarray((values.fill_null(1.0) if is_size else values).to_numpy())
 
 
 def bucket_names(source: str, values: np.ndarray, config: BucketsConfig) -> pa.Array:
@@ -176,16 +211,7 @@ def size_table(receipts: Sequence[Receipt], config: MixConfig) -> dict[str, Any]
     return dict(sorted(table.items()))
 
 
-def _parts_of(signals: Manifest | None, documents: Manifest) -> Sequence[Part | None]:
-    """The signals part of each document part. Raises DataError."""
-    if signals is None:
-        return [None] * len(documents.parts)
-    if [part.source for part in signals.parts] != [part.source for part in documents.parts]:
-        raise DataError(f"mix: {signals.reference} measures other parts than those of {documents.reference}")
-    return signals.parts
-
-
-def _signals_of(storage: Storage, part: Part, buckets: BucketsConfig) -> pa.Table:
+def _read_values(storage: Storage, part: Part, buckets: BucketsConfig) -> pa.Table:
     schema = pa.schema([("doc_id", pa.string())])
     tables = list(read_part(storage, part, ["doc_id", buckets.signal]))
     return pa.concat_tables(tables) if tables else schema.empty_table().append_column(buckets.signal, pa.nulls(0))

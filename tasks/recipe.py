@@ -16,6 +16,7 @@ from model.config import TrainConfig
 from model.phases import fill_in_phases
 from model.shapes import shape_of
 from tasks.classifier_config import ClassifiersConfig
+from tasks.cluster_sizes import CLUSTER_SIZE
 from tasks.config import canonical_json, explain, for_source, merge
 from tasks.decontaminate import DecontaminateConfig
 from tasks.dedup_exact import ExactDedupConfig
@@ -25,7 +26,7 @@ from tasks.evaluate import EvaluateConfig
 from tasks.export import ExportConfig
 from tasks.import_weights import read_model
 from tasks.ingest import IngestConfig
-from tasks.mixture import MixConfig, sub_sources
+from tasks.mixture import MixConfig, divided_by, sub_sources
 from tasks.pack import PackConfig
 from tasks.redact import RedactConfig
 from tasks.rules import SelectConfig
@@ -113,7 +114,11 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
             "num_listed_words": ("toxicity.word_lists", toxicity and toxicity.word_lists),
             "perplexity": ("perplexity", perplexity),
         }
-        buckets = {own.signal for source in self.ingest.sources if (own := for_source(self.mix, source).buckets)}
+        buckets = divided_by(self.mix, list(self.ingest.sources))
+        for source in self.ingest.sources:
+            is_near = for_source(self.dedup_near, source).enabled
+            if divided_by(self.mix, [source]) == {CLUSTER_SIZE} and not is_near:
+                raise ValueError(f"mix.buckets: cluster_size of source {source} needs dedup_near, which leaves it out")
         for section, signals in (("select", self.select.signals), ("mix.buckets", buckets)):
             for name, (key, given) in measured.items():
                 if name in signals and not given:

@@ -25,7 +25,7 @@ from tasks.dedup_near.signatures import sign
 from tasks.dedup_near.verify import REASON, verify_pairs
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.guard_rail import check_dropped_share
-from tasks.keepers import apply_by_part, decide_by_part, priorities_of
+from tasks.keepers import PAIRS, apply_by_part, decide_by_part, priorities_of
 from tasks.manifest import Manifest
 
 REASONS = frozenset([REASON])
@@ -85,5 +85,5 @@ def drop_near_duplicates(documents: Manifest, *index: Manifest, into: Workspace,
         decisions = decide_by_part(dataset, "decisions", documents, {"pairs": pairs})
         receipts = apply_by_part(dataset, documents, decisions, threshold=config.threshold)
         check_dropped_share(dataset.stage, receipts, {name: own.max_dropped_ratio for name, own in settings.items()})
-        facts = {"too_short": signatures.extra["too_short"], SIGNATURES: signatures.reference}
+        facts = {"too_short": signatures.extra["too_short"], SIGNATURES: signatures.reference, PAIRS: pairs.reference}
         return dataset.publish(receipts, extra={**facts, **components.extra, **pairs.extra})

@@ -30,6 +30,7 @@ from tasks.keepers import (
     INDEX_PRIORITY,
     KEEPER_FIELDS,
     KEEPER_ORDER,
+    KEPT,
     PROTECTED_PRIORITY,
     VERDICT_SCHEMA,
     dates_of,
@@ -65,7 +66,7 @@ def verify_pairs(
     mean_shingles: float,
     rules: Mapping[str, Any],
 ) -> Manifest:
-    """The verified pairs (VERDICT_SCHEMA): every document that goes, and the one kept instead.
+    """The verified pairs (VERDICT_SCHEMA): every document that goes, and the one kept instead; and those kept (KEPT).
 
     rules: threshold, and priorities by source.
     extra: matched_index, the documents that go for one of the index, and clusters (clusters.py).
@@ -169,4 +170,14 @@ def judge_members(unit: Unit, writer: PartWriter) -> None:
     dropped, kept = facts.take(pa.array(gone)), facts["doc_id"].take(pa.array(matched[gone]))
     writer.extra[MATCHED] = int((priority[matched[gone]] == INDEX_PRIORITY).sum())
     columns = [dropped["part"], dropped["doc_id"], pa.array([REASON] * len(gone), pa.string()), kept, values[gone]]
-    write_verdicts(writer, pa.table(columns, schema=VERDICT_SCHEMA))
+    pairs = pa.table(columns, schema=VERDICT_SCHEMA)
+    write_verdicts(writer, pa.concat_tables([pairs, _sizes_of(facts, matched[gone])]))
+
+
+def _sizes_of(facts: pa.Table, kept: np.ndarray) -> pa.Table:
+    """A verdict on each document that was kept instead of others, those of an index left out: they are not written."""
+    rows, counts = np.unique(kept, return_counts=True)
+    is_new = facts["priority"].to_numpy()[rows] != INDEX_PRIORITY
+    own, sizes = facts.take(pa.array(rows[is_new])), counts[is_new] + 1.0
+    reasons = pa.array([KEPT] * len(sizes), pa.string())
+    return pa.table([own["part"], own["doc_id"], reasons, own["doc_id"], sizes], schema=VERDICT_SCHEMA)

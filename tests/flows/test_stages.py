@@ -11,9 +11,10 @@ from flows import stages
 from model.phases import PhaseConfig
 from tasks.dataset import Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, LeaseLost, StorageError, TrainingDiverged, WorkerLost
-from tasks.manifest import Manifest
+from tasks.manifest import Manifest, load_manifest
 from tasks.mixture import split_documents
 from tasks.runs import RUN_STAGES, RunRecord
+from tasks.storage import Storage
 
 Execute = Callable[..., tuple[Any, RunRecord]]
 
@@ -89,3 +90,22 @@ def test_packs_of_a_phase_are_named_and_ordered() -> None:
     )  # fmt: skip
     labels = [stages.pack_label(request) for request in stages.pack_requests(phase, "held_out")]
     assert labels == ["pack code held_out 64 min 32", "pack web held_out 64 min 32"]
+
+
+def test_a_source_is_divided_by_the_size_of_its_clusters(
+    execute: Execute, first: RunRecord, recipe_values: dict[str, Any], root: str
+) -> None:
+    """Near dedup's output reaches mix past the stages between; nothing but mix is computed again."""
+    buckets = {"signal": "cluster_size", "edges": [2]}
+    phase = recipe_values["train"]["phases"][0] | {"weights": {"web/0": 1, "web/1": 3, "code": 1}}
+    mix = {"held_out_ratio": 0.2, "by_source": {"web": {"buckets": buckets}}}
+    train = recipe_values["train"] | {"phases": [phase]}
+    state, record = execute(recipe=recipe_values | {"mix": mix, "train": train})
+    assert state.is_completed(), state.message
+    assert [line.reference for line in record.datasets[:-1]] == [line.reference for line in first.datasets[:-1]]
+    made = {line.label: load_manifest(Storage(root), line.reference) for line in record.datasets}
+    documents = {
+        name: sum(split["documents"] for split in sizes.values()) for name, sizes in made["mix"].extra["sizes"].items()
+    }
+    assert documents["web/1"] > 0
+    assert sum(documents.values()) == made["decontaminate"].totals["rows_out"]

@@ -73,7 +73,7 @@ def test_each_part_gets_its_slice_and_the_ledger_names_the_kept_document(
     documents = make_documents([f"text {n}" for n in range(6)], parts=3)
     ids = ids_of(workspace, documents)
     one = [[2, ids[2][0], "near_duplicate", ids[0][0], 0.8], [0, ids[0][1], "near_duplicate", ids[0][0], 1.0]]
-    other = [[2, ids[2][1], "same_text", ids[0][0], None]]
+    other = [[2, ids[2][1], "same_text", ids[0][0], None], [0, ids[0][0], "kept", ids[0][0], 4.0]]  # this one stays
     decisions, receipts = decided(workspace, documents, one, other)
     assert [part.rows for part in decisions.parts] == [1, 0, 2]
     assert [receipt.counts["dropped"] for receipt in receipts] == [1, 0, 2]

@@ -160,6 +160,8 @@ def test_documents_that_later_stages_dropped_need_no_bucket(
         ({"signal": "num_words", "edges": []}, "at least 1"),
         ({"signal": "num_words", "edges": [3, 3]}, "must rise"),
         ({"signal": "num_words", "edges": [3, float("inf")]}, "finite"),
+        ({"signal": "cluster_size", "edges": [1, 5]}, r"edges \[1.0, 5.0\]: sizes of clusters are whole numbers"),
+        ({"signal": "cluster_size", "edges": [2.5]}, "1 is the smallest"),
     ],
 )
 def test_wrong_buckets_are_refused(buckets: dict[str, Any], message: str) -> None:
