@@ -1,4 +1,5 @@
-"""The `basemill` command: run, plan, rerun, doctor, up here; what looks at runs in cli_look.py and cli_compare.py.
+"""The `basemill` command: run, plan, rerun, doctor, up here; what looks at runs in cli_look.py, cli_compare.py and
+cli_trained.py.
 
 Thin: no logic of its own. Exit status: 0 done, 1 failed or cancelled, 2 wrong use or wrong recipe. Environment:
 BASEMILL_ROOT (storage root), BASEMILL_WORKERS (0: without Ray), RAY_ADDRESS, PREFECT_API_URL, the AWS_* names with
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import cli_compare, cli_look
+from flows import cli_compare, cli_look, cli_trained
 from flows.cli_options import AsJson, Overrides, Root, RunName
 from flows.display import say, say_error, say_json, say_mixture, say_progress, say_summary, say_table, show_run
 from flows.prefect_server import configured_url, dashboard_url, quiet_environment, use_server
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 cli_look.add_to(app)
 cli_compare.add_to(app)
+cli_trained.add_to(app)
 
 RecipePath = Annotated[str, typer.Argument(metavar="[RECIPE]", help="A recipe file, or the name of one that ships.")]
 FromStage = Annotated[

@@ -57,7 +57,7 @@ def _score(logits_TV: Tensor, continuation: list[int]) -> Likelihood:
     """`logits_TV`: of the whole input; the last ones predict the continuation."""
     log_probabilities_TV = logits_TV[-len(continuation) :].log_softmax(-1)
     wanted_T = torch.tensor(continuation)
-    total = log_probabilities_TV.gather(1, wanted_T[:, None]).double().sum()
+    total = log_probabilities_TV.gather(1, wanted_T[:, None]).sum()  # in fp32, as the harness: equal to its last bits
     return Likelihood(float(total), bool((log_probabilities_TV.argmax(-1) == wanted_T).all()))
 
 

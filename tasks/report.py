@@ -25,6 +25,7 @@ from tasks.epochs import mixture_of_run
 from tasks.errors import DataError
 from tasks.flow_picture import flow_picture
 from tasks.funnel import FunnelRow, funnel
+from tasks.harness import harness_records, metrics_text
 from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import load_manifest
 from tasks.redact import redact_text
@@ -76,6 +77,12 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         score_text=score_text,
         vocabulary=_extra(storage, record, "vocabulary"),
         export=_extra(storage, record, "export"),
+        harness=[
+            (found.created, score, metrics_text(score))
+            for line in record.datasets_of("export")
+            for found in harness_records(storage, line.reference)
+            for score in found.scores
+        ],
         clusters=documents.clusters,
         samples=documents.samples,
         faults=[*faults, *documents.faults],

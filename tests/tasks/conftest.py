@@ -42,28 +42,32 @@ class TrainedRun:
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """Two sources, decontaminated, split, packed and trained for 40 steps."""
     torch.set_num_threads(1)  # tiny products: a second thread waits more than it works, tenfold on a busy machine
-    into = Workspace(Storage(str(tmp_path_factory.mktemp("trained") / "lake")), run_id="test")
+    return train_everything(Workspace(Storage(str(tmp_path_factory.mktemp("trained") / "lake")), run_id="test"), LENGTH)
+
+
+def train_everything(into: Workspace, length: int) -> TrainedRun:
+    """Every stage on an empty root; rows of `length` tokens."""
     documents = drop_evaluation_text(make_sources(into), into=into, config=decontamination(into))
     mix = split_documents(documents, into=into, config=MixConfig(held_out_ratio=0.3))
     vocabulary = train_tokenizer(documents, mix, into=into, config=VocabularyConfig(size=VOCABULARY))
     packs = {
         (source, split): pack_source(
             documents, mix, vocabulary, into=into, config=PackConfig(),
-            request=PackRequest(source=source, split=split, sequence_length=LENGTH),
+            request=PackRequest(source=source, split=split, sequence_length=length),
         )
         for source in ("code", "web") for split in ("train", "held_out")
     }  # fmt: skip
     trained = train_phase(
-        packs["code", "train"], packs["web", "train"], into=into, config=phase_run(), settings=Settings(threads=1)
+        packs["code", "train"], packs["web", "train"], into=into, config=phase_run(length), settings=Settings(threads=1)
     )
     held_out = {source: packs[source, "held_out"] for source in ("code", "web")}
     return TrainedRun(into, documents, vocabulary, held_out, trained)
 
 
-def phase_run() -> PhaseRun:
-    """A two-layer model that learns the words in 40 steps of 8 rows; its RoPE base is the phase's."""
+def phase_run(length: int = LENGTH) -> PhaseRun:
+    """A two-layer model that learns the words in 40 steps of 8 rows of 64; its RoPE base is the phase's."""
     phase = {
-        "name": "main", "tokens": 40 * 8 * LENGTH, "sequence_length": LENGTH, "batch": 8, "rope_base": 5_000.0,
+        "name": "main", "tokens": 40 * 8 * LENGTH, "sequence_length": length, "batch": 8, "rope_base": 5_000.0,
         "weights": {"web": 0.6, "code": 0.4}, "schedule": {"lr": 1e-2, "warmup_tokens": 4 * 8 * LENGTH},
     }  # fmt: skip
     return PhaseRun.model_validate(
