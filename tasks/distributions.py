@@ -21,6 +21,7 @@ from tasks.parts import read_part
 from tasks.rules import ALL_CUT, EMPTY, OWN, RULES, SelectConfig
 from tasks.runs import RunRecord
 from tasks.samples import rank_of
+from tasks.signal_table import with_all_signals
 from tasks.storage import Storage
 from tasks.verdicts import column_of
 from tasks.whatif import Tally, count, judge
@@ -54,7 +55,8 @@ def select_pictures(storage: Storage, record: RunRecord) -> list[SourceRules]:
     for source in manifest.sources:
         own = for_source(config, source)
         parts = sorted(manifest.parts_of(source), key=lambda part: rank_of(part.key))
-        tables = list(_until(MAX_DOCUMENTS, (table for part in parts for table in read_part(storage, part))))
+        read = (with_all_signals(table) for part in parts for table in read_part(storage, part))
+        tables = list(_until(MAX_DOCUMENTS, read))
         if own.enabled and tables:
             documents = sum(part.rows or 0 for part in parts)
             found.append(source_rules(source, pa.concat_tables(tables), documents, own))

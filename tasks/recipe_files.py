@@ -66,7 +66,7 @@ def format_of(path: str, given: Format | None, place: str) -> Format:
 def read_rows(data: bytes, kind: Format, place: str) -> Iterator[dict[str, Any]]:
     """The rows of a file. Raises DataError when it is not of that format."""
     try:
-        plain = _decompressed(data)
+        plain = decompressed(data)
         if kind == "parquet":
             yield from pq.read_table(io.BytesIO(plain)).to_pylist()
         elif kind == "csv":
@@ -91,7 +91,8 @@ def value_of(row: Any, column: str, place: str) -> Any:
     return value
 
 
-def _decompressed(data: bytes) -> bytes:
+def decompressed(data: bytes) -> bytes:
+    """The content of a gz or zst file; other data as it is."""
     if data[:2] == b"\x1f\x8b":
         return gzip.decompress(data)
     if data[:4] == b"\x28\xb5\x2f\xfd":

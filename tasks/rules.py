@@ -35,6 +35,15 @@ class LanguageRules(BaseModel, frozen=True, extra="forbid"):
         return tuple(check_language_code(code) for code in codes)
 
 
+class UrlRules(BaseModel, frozen=True, extra="forbid"):
+    """What stands in the URL (signals.url names words and lists); the ledger names what was found. null: off."""
+
+    max_url_hard_words: float | None = Field(default=0, description="different words")
+    max_url_soft_words: float | None = Field(default=1, description="different words")
+    max_url_substrings: float | None = Field(default=0, description="different substrings")
+    max_url_listed_domains: float | None = Field(default=0, description="domains of the lists")
+
+
 class GopherQualityRules(BaseModel, frozen=True, extra="forbid"):
     """Gopher, arXiv 2112.11446 section A.1.1. null switches a rule off."""
 
@@ -111,6 +120,7 @@ class PerplexityRules(BaseModel, frozen=True, extra="forbid"):
 
 
 FAMILIES: dict[str, type[BaseModel]] = {
+    "url": UrlRules,
     "language": LanguageRules,
     "gopher_quality": GopherQualityRules,
     "gopher_repetition": GopherRepetitionRules,
@@ -131,6 +141,12 @@ class Rule:
     signal: str
     is_minimum: bool
 
+    @property
+    def quoted(self) -> tuple[str, ...]:
+        """The text signal that names what this one counts, if there is one."""
+        named = self.signal.removeprefix("num_")
+        return (named,) if named != self.signal and named in SIGNAL_BY_NAME else ()
+
     def fails(self, values: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
         """Which values break it; NaN (not applied) breaks none."""
         return values < threshold if self.is_minimum else values > threshold
@@ -141,7 +157,7 @@ def _rules() -> Iterator[Rule]:
         for field in model.model_fields:
             direction, _, measured = field.partition("_")
             if direction in ("min", "max"):
-                signal = measured if measured in SIGNAL_BY_NAME else f"num_{measured}"
+                signal = f"num_{measured}" if f"num_{measured}" in SIGNAL_BY_NAME else measured
                 yield Rule(f"{family}.{field}", SIGNAL_BY_NAME[signal].name, direction == "min")
 
 
@@ -162,6 +178,7 @@ class SelectConfig(BaseModel, frozen=True, extra="forbid"):
     """Document rules: families, of which null leaves one out, and expressions."""
 
     enabled: bool = Field(default=True, description="false: documents pass as they are, and nothing is cut")
+    url: UrlRules | None = Field(default=UrlRules(), description="words and domains of the URL")
     language: LanguageRules | None = Field(default=LanguageRules(), description="language")
     gopher_quality: GopherQualityRules | None = Field(default=GopherQualityRules(), description="quality of prose")
     gopher_repetition: GopherRepetitionRules | None = Field(default=GopherRepetitionRules(), description="repetition")

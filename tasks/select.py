@@ -3,8 +3,8 @@
 Reads documents and their signals, whose doc_ids are compared row by row; writes the documents that pass. The rules
 stand in tasks/rules.py and are judged by tasks/verdicts.py. A signal that is null (not applied) passes; the receipt
 counts how often, by rule.
-Ledger: drop (reason; value and threshold, or the signals of a longer expression as detail); edit with reason
-`line_rules`, value = bytes cut, detail = what was cut.
+Ledger: drop (reason; value and threshold; as detail the words of a URL, or the signals of a longer expression); edit
+with reason `line_rules`, value = bytes cut, detail = what was cut.
 
     num_words 49 and gopher_quality.min_words 50 -> drop, reason "gopher_quality.min_words", value 49, threshold 50
 """
@@ -82,7 +82,7 @@ def select_rows(
         verdict = found[first[row]]
         has_threshold = not np.isnan(verdict.thresholds[row])
         facts = {"value": verdict.values[row], "threshold": verdict.thresholds[row]} if has_threshold else {}
-        detail = None if has_threshold else {name: signals[name][row].as_py() for name in verdict.quoted} or None
+        detail = {name: signals[name][row].as_py() for name in verdict.quoted} or None
         ledger.drop(table["doc_id"][row].as_py(), table["source"][row].as_py(), verdict.reason, detail=detail, **facts)
     passing = first < 0
     return cut_texts(table.filter(passing), signals.filter(passing), ledger)

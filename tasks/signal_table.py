@@ -41,8 +41,16 @@ def _count(name: str, source: str, meaning: str, *, of_words: bool = False, of_e
     return Signal(name, "int64", 0, None, name.removeprefix("num_"), source, meaning, of_words, of_ends)
 
 
+def _named(name: str, unit: str, meaning: str) -> tuple[Signal, Signal]:
+    """What was found, in a text, and how much."""
+    return (
+        Signal(name, "string", None, None, unit, URL, meaning),
+        Signal(f"num_{name}", "int64", 0, None, unit, URL, f"number of {name}"),
+    )
+
+
 GOPHER, TABLE_A1, C4, FINEWEB, CLASSIFIER = "Gopher A.1.1", "Gopher table A1", "C4", "FineWeb", "classifiers"
-REFINEDWEB = "RefinedWeb"
+REFINEDWEB, URL = "RefinedWeb", "URL"
 
 SIGNALS: tuple[Signal, ...] = (
     Signal("language", "string", None, None, "ISO 639 code", "py3langid", "the most probable language"),
@@ -93,6 +101,11 @@ SIGNALS: tuple[Signal, ...] = (
     _count("num_cut_few_word_lines", REFINEDWEB, "lines cut for having one word"),
     _count("num_cut_navigation_phrases", REFINEDWEB, 'phrases such as "Read more..." cut from short lines'),
     _ratio("edited_word_ratio", REFINEDWEB, "runs that RefinedWeb's line rules cut / runs that they read"),
+    Signal("url_host", "string", None, None, "host", URL, "host of the URL in lower case and ASCII"),
+    *_named("url_hard_words", "words", "words of the URL of which one is enough"),
+    *_named("url_soft_words", "words", "words of the URL of which two are enough"),
+    *_named("url_substrings", "substrings", "substrings of the URL, its - and dots left out"),
+    *_named("url_listed_domains", "domains", "domain of a list that the host is, or is below"),
     Signal("quality_score", "double", 0, 1, "probability", CLASSIFIER, "like positive sources, not negative ones"),
     Signal("toxicity_score", "double", 0, 1, "probability", CLASSIFIER, "like the toxic texts of the labelled set"),
     _count("num_listed_words", CLASSIFIER, "words and phrases of the word lists"),
@@ -107,6 +120,14 @@ SIGNAL_SCHEMA = pa.schema(
         *(pa.field(signal.name, TYPES[signal.type]) for signal in SIGNALS),
     ]
 )
+
+
+def with_all_signals(measured: pa.Table) -> pa.Table:
+    """Stored signals of an earlier version, with those that it did not know as null (not applied)."""
+    for field in SIGNAL_SCHEMA:
+        if field.name not in measured.schema.names:
+            measured = measured.append_column(field, pa.nulls(len(measured), field.type))
+    return measured
 
 
 def check_number_signal(name: str) -> str:

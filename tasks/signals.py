@@ -25,6 +25,8 @@ from pydantic import BaseModel, Field, JsonValue, field_validator, model_validat
 from tasks.classifier_models import NO_MODELS, Models, load_models, model_files
 from tasks.config import check_by_source, for_source
 from tasks.dataset import Workspace
+from tasks.domain_lists import FILE as DOMAINS
+from tasks.domain_lists import by_content, load_list
 from tasks.kernels.buffers import Bytes, Offsets, text_array, text_buffers
 from tasks.kernels.cuts import CUTS, apply_cuts, find_cuts, line_rules
 from tasks.kernels.english import TOKEN_COUNTS, english_tokens
@@ -39,6 +41,7 @@ from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
 from tasks.refinedweb import RefinedWebLines
 from tasks.signal_table import GOPHER, SIGNAL_SCHEMA, SIGNALS, TABLE_A1
+from tasks.url_rules import UrlConfig, url_signals
 
 RESULT_PACKAGES = ("numba", "pyarrow")
 # Above this share of letters, words between spaces say nothing about a text. Technical Chinese can have 0.06 beside its
@@ -71,6 +74,7 @@ class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
         default="basemill",
         description="basemill: a run without punctuation at its ends; datatrove: a token of spaCy's English tokenizer",
     )
+    url: UrlConfig | None = Field(default=UrlConfig(), description="what is looked for in URLs; null: nothing")
     refinedweb_lines: RefinedWebLines | None = Field(
         default=None,
         description="RefinedWeb's line rules, after those above; {}: as published; null: off",
@@ -98,17 +102,23 @@ class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
 def measure_signals(
     documents: Manifest, classifiers: Manifest | None = None, *, into: Workspace, config: SignalsConfig
 ) -> Manifest:
-    """Signals of all documents; part i measures part i of the documents. Without classifiers their signals are null."""
+    """Signals of all documents; part i measures part i of the documents. Without classifiers their signals are null.
+
+    Raises ConfigError when a domain list is missing or another than named, DataError when it is no list of domains.
+    """
+    config, lists = by_content(into.storage, config)
     inputs = {"documents": documents} | ({"classifiers": classifiers} if classifiers else {})
     dataset = into.dataset("signals", config, inputs=inputs, module=__name__, schema=SIGNAL_SCHEMA, conservation="rows")
     if found := dataset.find():
         return found
     with dataset.lease():
         files = model_files(classifiers) if classifiers else []
+        domains = {sha256: named.publish(into, sha256) for sha256, named in lists.items()}
         units = []
         for part in documents.parts:
             own = for_source(config, part.source or "")
-            units.append(dataset.unit([part, *(files if own.enabled else [])], source=part.source, config=own))
+            read = [*files, *(domains[str(named.sha256)] for named in (own.url.domain_lists if own.url else ()))]
+            units.append(dataset.unit([part, *(read if own.enabled else [])], source=part.source, config=own))
         return dataset.publish(dataset.compute(units, signals_part))
 
 
@@ -116,11 +126,13 @@ def signals_part(unit: Unit, writer: PartWriter) -> None:
     """One part, row group by row group."""
     config = unit.config
     assert isinstance(config, SignalsConfig)
-    models = load_models(unit.storage, unit.inputs[1:])
-    for table in documents_of(unit, writer, columns=["doc_id", "text"]):
+    models = load_models(unit.storage, tuple(part for part in unit.inputs[1:] if part.key != DOMAINS))
+    lists = [load_list(unit.storage, part) for part in unit.inputs[1:] if part.key == DOMAINS]
+    for table in documents_of(unit, writer, columns=["doc_id", "text", "url"]):
         columns = unmeasured(table.num_rows)
         if config.enabled:
             columns |= measure(table["text"], config, models)
+            columns |= url_signals(table["url"].to_pylist(), config.url, lists)
         rows = [table["doc_id"], *(columns[signal.name] for signal in SIGNALS)]
         writer.write_row_group(pa.Table.from_arrays(rows, schema=SIGNAL_SCHEMA))
 
@@ -134,7 +146,7 @@ def unmeasured(rows: int) -> dict[str, pa.Array]:
 def measure(
     texts: pa.ChunkedArray | pa.Array, config: SignalsConfig, models: Models = NO_MODELS
 ) -> dict[str, pa.Array]:
-    """All signals of a column of texts."""
+    """All signals of a column of texts; those of URLs are apart (tasks/url_rules.py)."""
     whole = text_buffers(texts)
     (span_offsets, spans), cut_counts = find_all_cuts(whole, config)
     data, offsets = apply_cuts(*whole, span_offsets, spans) if len(spans) else whole

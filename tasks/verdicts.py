@@ -25,7 +25,7 @@ class Verdict:
     """One rule over the rows of a table.
 
     values: what was measured; thresholds: what was allowed (both NaN where the rule is no simple comparison)
-    quoted: signals that explain a drop where value and threshold don't
+    quoted: signals that explain a drop where value and threshold don't, or not all of it
     """
 
     reason: str
@@ -86,7 +86,7 @@ def _judge(signals: pa.Table, config: SelectConfig) -> Iterator[Verdict]:
         if (threshold := threshold_of(config, rule)) is not None:
             values = column_of(signals, rule.signal)
             limits = np.full(signals.num_rows, threshold, np.float64)
-            yield Verdict(rule.reason, rule.fails(values, threshold), np.isnan(values), values, limits)
+            yield Verdict(rule.reason, rule.fails(values, threshold), np.isnan(values), values, limits, rule.quoted)
     for name, text in config.rules.items():
         if text is not None:
             yield _judge_expression(OWN + name, text, signals)

@@ -25,6 +25,7 @@ from tasks.rules import ALL_CUT, EMPTY, SelectConfig
 from tasks.runs import RunRecord
 from tasks.samples import Sample, rank_of, read_texts
 from tasks.select import loses_too_much
+from tasks.signal_table import with_all_signals
 from tasks.storage import Storage
 from tasks.verdicts import Verdict, first_failing, verdicts
 
@@ -118,7 +119,7 @@ def what_if(
         source = part.source or ""
         tally = tallies.setdefault(source, Tally())
         settings = for_source(before, source), for_source(after, source)
-        for table in read_part(storage, measured):
+        for table in map(with_all_signals, read_part(storage, measured)):
             old, new = (judge(table, config) for config in settings)
             count(tally, table, old, new)
             for is_kept, judged in ((True, old), (False, new)):

@@ -13,7 +13,7 @@ from tasks.kernels.cuts import CUTS
 from tasks.manifest import Manifest
 from tasks.parts import read_part
 from tasks.refinedweb import RefinedWebLines
-from tasks.signal_table import CLASSIFIER, REFINEDWEB, SIGNALS
+from tasks.signal_table import CLASSIFIER, REFINEDWEB, SIGNALS, URL
 from tasks.signals import SignalsConfig, measure, measure_signals
 from tests.conftest import MakeDocuments
 from tests.tasks.plain_signals import cut_text, plain_cuts, plain_signals
@@ -34,7 +34,7 @@ STRICT = SignalsConfig(require_end_marks=True, max_word_chars=8)
 LOOSE = SignalsConfig(max_word_chars=0, min_line_words=0, cut_phrases=(), cut_citations=False)
 DEFAULT = SignalsConfig()
 EDITS_ALONE: dict[str, Any] = LOOSE.model_dump(mode="json") | {"refinedweb_lines": {}}
-MEASURED = [signal for signal in SIGNALS if signal.source != CLASSIFIER]  # the others need a trained model
+MEASURED = [signal for signal in SIGNALS if signal.source not in (CLASSIFIER, URL)]  # those need more than a text
 OF_EDITS = {signal.name for signal in SIGNALS if signal.source == REFINEDWEB}  # tests/tasks/kernels/test_line_edits.py
 DATATROVE = SignalsConfig(words="datatrove", gopher_before_cuts=True)
 

@@ -9,7 +9,7 @@ from tasks.rules import SelectConfig
 from tasks.signal_table import SIGNAL_SCHEMA
 from tasks.verdicts import Verdict, first_failing, verdicts
 
-OFF = {"gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None, "refinedweb": None}
+OFF = {"gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None, "refinedweb": None, "url": None}
 
 
 def table_of(*rows: dict[str, Any]) -> pa.Table:
