@@ -14,15 +14,15 @@ import html
 import os
 import re
 import resource
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import IO, Literal
+from typing import Literal, get_args
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
@@ -41,6 +41,9 @@ TITLE_WITHIN_BYTES = 1 << 18
 TITLE_CHARS = 300  # longer titles are stuffed with keywords
 
 ExtractorName = Literal["resiliparse", "trafilatura", "none"]
+EXTRACTORS: tuple[ExtractorName, ...] = get_args(ExtractorName)
+REQUEST = struct.Struct("=QB")  # bytes of the page, place of its extractor
+ANSWER = struct.Struct("=Q?")  # bytes of the text; false: of what went wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +56,68 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A running child. `pages`: a nameless file both see, for a pipe moves a large page in many small steps."""
+    """A running child.
+
+    pages: a nameless file both see, which holds the page and then its text, for a pipe moves them in many small steps;
+    requests, answers: pipes of REQUEST and ANSWER, which come whole.
+    """
 
     process: subprocess.Popen[bytes]
-    pipe: Connection
-    pages: IO[bytes]
+    requests: int
+    answers: int
+    pages: int
+    waiting: select.poll
 
     def ask(self, page: bytes, extractor: ExtractorName, timeout_seconds: float) -> str | Refused:
         """What it makes of a page. Raises EOFError or ConnectionError when it ends instead."""
-        self.pages.seek(0)
-        self.pages.write(page)
-        self.pages.flush()
-        self.pipe.send((len(page), extractor))
-        if not self.pipe.poll(timeout_seconds):
+        write_whole(self.pages, page)
+        os.write(self.requests, REQUEST.pack(len(page), EXTRACTORS.index(extractor)))
+        if not self.waiting.poll(1000 * timeout_seconds):
             return Refused("timeout", threshold=timeout_seconds)
-        answer: str | Refused = self.pipe.recv()
-        return answer
+        answer = os.read(self.answers, ANSWER.size)
+        if len(answer) < ANSWER.size:
+            raise EOFError("the child ended")
+        size, has_text = ANSWER.unpack(answer)
+        text = os.pread(self.pages, size, 0).decode("utf-8", "surrogatepass")
+        return text if has_text else Refused("extractor_failed", text)
 
     def end(self) -> int:
         """End it; returns its exit status (its own, where it ended before)."""
         status = self.process.poll()
-        self.pipe.close()
         self.process.kill()
         self.process.wait()
-        self.pages.close()
+        for descriptor in (self.requests, self.answers, self.pages):
+            os.close(descriptor)
         return self.process.returncode if status is None else status
 
 
 def start_child() -> Child:
     """A new child that waits for pages."""
-    ours, theirs = Pipe()
+    (asked, requests), (answers, answered) = os.pipe(), os.pipe()
     # memory where the system gives some as a file (Linux), else the temporary folder
-    pages = open(os.memfd_create("page"), "wb") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()  # noqa: SIM115
-    descriptors = theirs.fileno(), pages.fileno()
+    pages = os.memfd_create("page") if hasattr(os, "memfd_create") else _nameless_file()
     # Not multiprocessing: its start methods run the caller's main program again, or copy a process with threads.
+    descriptors = asked, answered, pages
     code = f"from tasks.extract import serve; serve{descriptors}"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
     process = subprocess.Popen([sys.executable, "-c", code], pass_fds=descriptors, env=environment)
-    theirs.close()
-    return Child(process, ours, pages)
+    os.close(asked)
+    os.close(answered)
+    waiting = select.poll()
+    waiting.register(answers, select.POLLIN)
+    return Child(process, requests, answers, pages, waiting)
+
+
+def _nameless_file() -> int:
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def write_whole(descriptor: int, data: bytes) -> None:
+    """Write data from the start of a file on. Raises OSError where there is no room."""
+    written = os.pwrite(descriptor, data, 0)
+    while written < len(data):  # at most 2 GiB a call
+        written += os.pwrite(descriptor, data[written:], written)
 
 
 class PageExtractor:
@@ -151,21 +177,21 @@ def shared_extractor() -> PageExtractor:
     return extractor
 
 
-def serve(pipe_descriptor: int, pages_descriptor: int) -> None:
+def serve(requests: int, answers: int, pages: int) -> None:
     """The child's loop: pages in, texts out, until the parent closes its end; a page may take ORPHAN_SECONDS."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     soft = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = CHILD_MEMORY_BYTES if soft == resource.RLIM_INFINITY else min(CHILD_MEMORY_BYTES, soft)
     resource.setrlimit(resource.RLIMIT_AS, (limit, soft))
     gc.disable()  # a fifth of the time; few cycles come up, and they are collected below
-    pipe, seen_bytes = Connection(pipe_descriptor), 0
-    while True:
-        try:
-            size, extractor = pipe.recv()
-        except EOFError:
-            return
+    seen_bytes = 0
+    while request := os.read(requests, REQUEST.size):
+        size, extractor = REQUEST.unpack(request)
         signal.alarm(ORPHAN_SECONDS)
-        pipe.send(run_extractor(os.pread(pages_descriptor, size, 0).decode("utf-8"), extractor))
+        found = run_extractor(os.pread(pages, size, 0).decode("utf-8"), EXTRACTORS[extractor])
+        data = (found if isinstance(found, str) else found.detail).encode("utf-8", "surrogatepass")
+        write_whole(pages, data)
+        os.write(answers, ANSWER.pack(len(data), isinstance(found, str)))
         signal.alarm(0)
         seen_bytes += size
         if seen_bytes > COLLECT_BYTES:

@@ -106,7 +106,6 @@ def test_a_killed_child_costs_a_second_try_only(extractor: PageExtractor) -> Non
 
 CHILD = """
 import os, time
-from multiprocessing.connection import Connection
 import tasks.extract as extract
 def answer(page, extractor):
     if "CRASH" in page:
