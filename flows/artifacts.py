@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.context import TaskRunContext
 from prefect.exceptions import PrefectException
 
 from tasks.journal import LISTENERS, Event, Run
@@ -29,6 +30,9 @@ PICTURE_BYTES = 200_000  # larger data: URLs make the dashboard slow
 @contextmanager
 def show_progress(stage: str) -> Iterator[None]:
     """While it lasts, the stage's finished parts appear as a progress artifact. None for a stage found cached."""
+    if TaskRunContext.get() is None:  # under torchrun there is no dashboard to show it in
+        yield
+        return
     shown = _Progress(stage)
     LISTENERS.append(shown.listen)
     try:

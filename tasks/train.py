@@ -26,15 +26,12 @@ is read from storage. Where it computes is said by BASEMILL_TRAIN, e.g. `{ranks:
 import io
 import logging
 import os
-import shutil
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -54,13 +51,19 @@ from tasks.fork import check_vocabulary, facts_of, note_start
 from tasks.manifest import Manifest
 from tasks.parallel import start_ray
 from tasks.storage import Storage
+from tasks.train_ranks import (
+    cpus_under_torchrun,
+    is_under_torchrun,
+    lead,
+    settings_under_torchrun,
+    train_here,
+    train_on_ray,
+)
 
 logger = logging.getLogger(__name__)
 
 SETTINGS_VARIABLE = "BASEMILL_TRAIN"
-POLL_SECONDS = 0.5
 PROGRESS_SECONDS = 10.0  # the live view is published every 30; asking more often shows nothing new
-STOP_GRACE_SECONDS = 8.0  # for the ranks to save at a step boundary before they are killed
 
 
 def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings: Settings | None = None) -> Manifest:
@@ -174,12 +177,18 @@ def run_job(job: Job, into: Workspace, lost: threading.Event) -> None:
             job, settings=placed(job.settings.model_copy(update={"ranks": 1}), job.run, os.cpu_count() or 1, 0)
         )
         train_here(job, watch.should_stop)
+    elif is_under_torchrun():
+        given = settings_under_torchrun(job.settings)
+        gpus = given.ranks or 0 if given.device == "cuda" else 0
+        job = replace(job, settings=placed(given, job.run, cpus_under_torchrun(), gpus))
+        logger.info("train: %s", job.settings)
+        lead(job, watch.should_stop)
     else:
         resources = start_ray().cluster_resources()
         cpus, gpus = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
         job = replace(job, settings=placed(job.settings, job.run, cpus, gpus))
         logger.info("train: %s", job.settings)
-        _train_on_ray(job, watch)
+        train_on_ray(job, watch.should_stop)
     if into.storage.exists(job.halted_key):
         raise TrainingDiverged(halt_message(into.storage, job))
     if find_last(job.store, job.checkpoints_folder) is None:
@@ -218,100 +227,6 @@ class Watch:
         newest = map(orjson.loads, self.into.storage.read_bytes(own[-1]).splitlines())
         self.tokens = max((line["tokens"] for line in newest if "tokens" in line), default=self.tokens)
         return self.tokens
-
-
-def train_here(job: Job, should_stop: Callable[[], bool]) -> None:
-    """One rank: this process alone, or one worker of a group. Raises DataError, StorageError."""
-    from model.checkpoint import NoSoundCheckpoint  # late: torch, which a cached run never loads
-    from model.trainer import train
-
-    try:
-        train(job, should_stop)
-    except (NoSoundCheckpoint, ValueError, FileNotFoundError) as error:
-        raise DataError(f"train: {error}") from error
-    except OSError as error:
-        raise StorageError(f"train: {error}") from error
-    finally:
-        shutil.rmtree(job.scratch, ignore_errors=True)
-
-
-def train_rank(loop: dict[str, Any]) -> None:
-    """What Ray Train runs in each worker. An error that no retry can mend is left in storage for the driver."""
-    job: Job = loop["job"]
-    try:
-        train_here(job, partial(is_asked_to_stop, job))
-    except DataError as error:
-        job.store.create(failed_key(job), str(error).encode())
-        raise
-
-
-def is_asked_to_stop(job: Job) -> bool:
-    """Whether the driver asks the ranks to save and end. A store that fails is asked again."""
-    try:
-        return job.store.exists(stop_key(job))
-    except StorageError as error:
-        logger.warning("train: asked in vain whether to stop: %s", error)
-        return False
-
-
-def stop_key(job: Job) -> str:
-    """While this file exists the ranks save and end."""
-    return f"{job.folder}/stop-{job.attempt}"
-
-
-def failed_key(job: Job) -> str:
-    """Why an attempt failed, where its data was wrong."""
-    return f"{job.folder}/failed-{job.attempt}"
-
-
-def fit(job: Job) -> None:
-    """Place and connect the ranks with Ray Train, and wait for their end; runs in a Ray task that takes no CPU."""
-    from ray.train import FailureConfig, RunConfig, ScalingConfig  # late: half a second, and only here
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    is_cuda = job.settings.device == "cuda"
-    TorchTrainer(
-        train_rank,
-        train_loop_config={"job": job},
-        torch_config=TorchConfig(backend="nccl" if is_cuda else "gloo"),
-        scaling_config=ScalingConfig(num_workers=job.settings.ranks, use_gpu=is_cuda),
-        run_config=RunConfig(
-            name=f"train-{job.attempt}",  # unique: Ray resumes a run of the same name by itself
-            storage_path=f"{job.scratch}-ray",
-            failure_config=FailureConfig(max_failures=0),  # the stage owns the retries
-        ),
-    ).fit()
-
-
-def _train_on_ray(job: Job, watch: Watch) -> None:
-    """Ray is driven from a helper thread, so that a signal reaches the main one; a stop first asks, then kills."""
-    ray = start_ray()
-    task = ray.remote(num_cpus=0, max_retries=0)(fit).remote(job)
-    errors: list[BaseException] = []
-    thread = threading.Thread(target=_await, args=(ray, task, errors), name="train-driver", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive() and not watch.should_stop():
-            thread.join(POLL_SECONDS)
-    finally:
-        if thread.is_alive():
-            job.store.write_bytes(stop_key(job), b"")
-            thread.join(STOP_GRACE_SECONDS)
-            ray.cancel(task, force=True)
-            thread.join()
-            job.store.delete(stop_key(job))
-        shutil.rmtree(f"{job.scratch}-ray", ignore_errors=True)
-    if errors and not watch.should_stop():
-        if job.store.exists(failed_key(job)):
-            raise DataError(job.store.read_bytes(failed_key(job)).decode())
-        raise WorkerLost(f"training workers died: {str(errors[0]).strip().splitlines()[-1]}") from errors[0]
-
-
-def _await(ray: Any, task: Any, errors: list[BaseException]) -> None:
-    try:
-        ray.get(task)
-    except ray.exceptions.RayError as error:
-        errors.append(error)
 
 
 # --- the result ----------------------------------------------------------------------------------------------------

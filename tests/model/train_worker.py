@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from model.job import Job
 from model.loss import TokenLosses
@@ -63,16 +64,31 @@ def poison(calls: list[int]) -> None:
     register_module_forward_hook(hook)
 
 
+def kill_in(kind: str, count: int) -> None:
+    """Die at the end of the so many-th forward pass (of a micro-batch or a probe) or of an optimizer's step."""
+    seen = 0
+
+    def hook(*given: object) -> None:
+        nonlocal seen
+        seen += kind == "optimizer" or isinstance(given[0], Transformer)
+        if seen == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    register_module_forward_hook(hook) if kind == "forward" else register_optimizer_step_post_hook(hook)
+
+
 def main(rank: int, ranks: int) -> None:
     torch.set_num_threads(1)
     job: Job = GIVEN["JOB"]
     kill_at, terminate_at = (GIVEN.get(name, {}).get(rank, 0) for name in ("KILL_AT", "TERMINATE_AT"))
     store = DisturbedStorage(job.store.url, kill_at, terminate_at, GIVEN.get("REFUSE_AT", {}).get(rank, []))  # type: ignore[attr-defined]
     job = replace(job, store=store)
+    if point := GIVEN.get("KILL_IN", {}).get(rank):
+        kill_in(*point)
     poison(GIVEN.get("POISON", {}).get(rank, []))
     if ranks > 1:
         dist.init_process_group("gloo", init_method=GIVEN["INIT_METHOD"], rank=rank, world_size=ranks)
-    outcome = train(job)
+    outcome = train(job, lambda: bool(GIVEN.get("STOP")))
     Path(job.scratch, f"outcome-{job.attempt}-{rank}.json").write_text(json.dumps(vars(outcome)))
 
 

@@ -1,6 +1,7 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import tempfile
 import threading
@@ -26,15 +27,8 @@ from tasks.pack import PackConfig, PackRequest, PackSettings, pack_schema
 from tasks.parallel import stop_ray
 from tasks.parts import PartWriter, Unit
 from tasks.storage import Storage
-from tasks.train import (
-    Watch,
-    check_history,
-    is_asked_to_stop,
-    placed,
-    settings_from_environment,
-    stop_key,
-    train_phase,
-)
+from tasks.train import Watch, check_history, placed, settings_from_environment, train_phase
+from tasks.train_ranks import is_asked_to_stop, stop_key
 
 LENGTH, ROWS, STEPS = 16, 4, 6
 MODEL = ModelConfig.of_size("tiny", width=32, num_heads=4, mlp_width=64, vocab_size=256)
@@ -348,22 +342,31 @@ def test_ray_trains_two_ranks_like_one(ray_workspace: Workspace, workspace: Work
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_a_killed_rank_costs_an_attempt_not_the_result(ray_workspace: Workspace, packs: list[Manifest]) -> None:
-    run = make_run(tokens=60 * ROWS * LENGTH)
+def test_killed_ranks_cost_attempts_not_the_result(ray_workspace: Workspace, packs: list[Manifest]) -> None:
+    """Two kills at random points; the ramp and dropout of the model are in play."""
+    run = make_run(tokens=400 * ROWS * LENGTH, batch={0: ROWS, 20 * ROWS * LENGTH: 2 * ROWS})
+    run = run.model_copy(update={"model": MODEL.model_copy(update={"dropout": 0.1})})
     undisturbed = train(packs, ray_workspace, run)
     again = replace(ray_workspace, generations={"train": 2})
-    killer = threading.Thread(target=kill_a_rank, args=(again, undisturbed.reference), daemon=True)
-    killer.start()
-    with pytest.raises(WorkerLost, match="training workers died"):
-        train(packs, again, run)
-    killer.join()
-    assert train(packs, again, run).digest == undisturbed.digest
+    for step in (2 * random.Random(1).randint(1, 20), 2 * random.Random(2).randint(25, 60)):
+        killer = threading.Thread(target=kill_a_rank, args=(again, undisturbed.reference, step), daemon=True)
+        killer.start()
+        with pytest.raises(WorkerLost, match="training workers died"):
+            train(packs, again, run)
+        killer.join()
+    resumed = train(packs, again, run)
+    assert resumed.digest == undisturbed.digest
+    losses = [
+        pq.read_table(pa.BufferReader(each.read_file(again.storage, "metrics.parquet")))
+        for each in (resumed, undisturbed)
+    ]
+    assert losses[0].equals(losses[1])
 
 
-def kill_a_rank(into: Workspace, other: str) -> None:
+def kill_a_rank(into: Workspace, other: str, step: int) -> None:
     """SIGKILL a Ray Train worker below this process, never one of another Ray, once a checkpoint is there."""
     while not any(
-        file.key.endswith("00000004/manifest.json") and not file.key.startswith(other)
+        file.key.endswith(f"{step:08d}/manifest.json") and not file.key.startswith(other)
         for file in into.storage.list_files("train")
     ):
         time.sleep(0.02)
