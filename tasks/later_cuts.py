@@ -13,8 +13,8 @@ Cuts = tuple[Offsets, NDArray[np.int64]]  # n + 1 offsets into the spans; spans 
 
 def join_cuts(first: Cuts, later: Cuts) -> Cuts:
     """The cuts of both, `later` being those of the texts without the `first`; spans that touch become one."""
-    if not len(later[1]):
-        return first
+    if not len(first[1]) or not len(later[1]):
+        return first if len(first[1]) else later
     earlier, width = first[1], int(max(first[1].max(initial=0), later[1].max() + _most_cut(first))) + 1
     docs, later_docs = _documents(first[0]), _documents(later[0])
     cut = np.concatenate([[0], np.cumsum(earlier[:, 1] - earlier[:, 0])])

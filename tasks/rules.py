@@ -100,6 +100,22 @@ class RefinedWebRules(BaseModel, frozen=True, extra="forbid"):
     max_edited_word_ratio: float | None = Field(default=0.05, description="share of words that its line rules cut")
 
 
+class CodeRules(BaseModel, frozen=True, extra="forbid"):
+    """Source code: StarCoder's rules (arXiv 2305.06161; the first three also Codex's), letters as NeMo Curator.
+
+    Off unless a source asks for them. null switches a rule off.
+    """
+
+    max_longest_line_chars: float | None = Field(default=1000, description="characters of the longest line")
+    max_mean_line_chars: float | None = Field(default=100, description="characters of a line, on average")
+    min_alphanumeric_ratio: float | None = Field(default=0.25, description="share of characters")
+    min_alphabetic_ratio: float | None = Field(default=0.25, description="share of characters")
+    max_generated_marks: float | None = Field(default=0, description="different marks of generated code")
+    max_xml_declarations: float | None = Field(default=0, description="1: XML stays")
+    min_lines: float | None = Field(default=None, description="lines (NeMo Curator: 10)")
+    max_lines: float | None = Field(default=None, description="lines (NeMo Curator: 20,000)")
+
+
 class QualityRules(BaseModel, frozen=True, extra="forbid"):
     """The trained quality classifier (section classifiers.quality). Off by default."""
 
@@ -127,6 +143,7 @@ FAMILIES: dict[str, type[BaseModel]] = {
     "c4": C4Rules,
     "fineweb": FineWebRules,
     "refinedweb": RefinedWebRules,
+    "code": CodeRules,
     "quality": QualityRules,
     "toxicity": ToxicityRules,
     "perplexity": PerplexityRules,
@@ -185,6 +202,9 @@ class SelectConfig(BaseModel, frozen=True, extra="forbid"):
     c4: C4Rules | None = Field(default=C4Rules(), description="C4's rules for documents")
     fineweb: FineWebRules | None = Field(default=FineWebRules(), description="shape of lines")
     refinedweb: RefinedWebRules | None = Field(default=RefinedWebRules(), description="too much cut from a document")
+    code: CodeRules | None = Field(
+        default=None, description="rules for source code; {}: as published", json_schema_extra={"neutral": None}
+    )
     quality: QualityRules | None = Field(
         default=QualityRules(),
         description="the trained quality classifier",

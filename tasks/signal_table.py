@@ -50,7 +50,7 @@ def _named(name: str, unit: str, meaning: str) -> tuple[Signal, Signal]:
 
 
 GOPHER, TABLE_A1, C4, FINEWEB, CLASSIFIER = "Gopher A.1.1", "Gopher table A1", "C4", "FineWeb", "classifiers"
-REFINEDWEB, URL = "RefinedWeb", "URL"
+REFINEDWEB, URL, CODE = "RefinedWeb", "URL", "StarCoder"
 
 SIGNALS: tuple[Signal, ...] = (
     Signal("language", "string", None, None, "ISO 639 code", "py3langid", "the most probable language"),
@@ -106,6 +106,15 @@ SIGNALS: tuple[Signal, ...] = (
     *_named("url_soft_words", "words", "words of the URL of which two are enough"),
     *_named("url_substrings", "substrings", "substrings of the URL, its - and dots left out"),
     *_named("url_listed_domains", "domains", "domain of a list that the host is, or is below"),
+    _count("num_lines", CODE, "lines, blank ones too"),
+    Signal("mean_line_chars", "double", 0, None, "characters", CODE, "mean length of lines, blank ones too"),
+    Signal("longest_line_chars", "double", 0, None, "characters", CODE, "length of the longest line"),
+    _ratio("alphanumeric_ratio", CODE, "letters, their marks and digits / characters"),
+    _ratio("alphabetic_ratio", CODE, "letters / characters"),
+    _count("num_generated_marks", CODE, "different marks of generated code at the head of the text"),
+    _count("num_xml_declarations", CODE, "<?xml version= in the first 100 bytes"),
+    Signal("num_licence_chars", "int64", 0, None, "characters", CODE, "length of the licence header, cut or not"),
+    _count("num_cut_licence_headers", CODE, "licence headers cut"),
     Signal("quality_score", "double", 0, 1, "probability", CLASSIFIER, "like positive sources, not negative ones"),
     Signal("toxicity_score", "double", 0, 1, "probability", CLASSIFIER, "like the toxic texts of the labelled set"),
     _count("num_listed_words", CLASSIFIER, "words and phrases of the word lists"),

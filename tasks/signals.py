@@ -23,17 +23,21 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
 from tasks.classifier_models import NO_MODELS, Models, load_models, model_files
+from tasks.code_heads import GENERATED_MARKS, scan_heads
 from tasks.config import check_by_source, for_source
 from tasks.dataset import Workspace
 from tasks.domain_lists import FILE as DOMAINS
 from tasks.domain_lists import by_content, load_list
 from tasks.kernels.buffers import Bytes, Offsets, text_array, text_buffers
+from tasks.kernels.characters import character_table
 from tasks.kernels.cuts import CUTS, apply_cuts, find_cuts, line_rules
 from tasks.kernels.english import TOKEN_COUNTS, english_tokens
 from tasks.kernels.english_tables import english_tables
 from tasks.kernels.line_edits import EDITS, NUM_CUT_WORDS, NUM_WORDS, edit_rules, find_edits
 from tasks.kernels.repetition import DUPLICATE_NS, TOP_NS, count_duplicates, count_ngrams
 from tasks.kernels.scan import COUNTS, Items, scan_tables, scan_texts
+from tasks.kernels.source_lines import COUNTS as LINE_COUNTS
+from tasks.kernels.source_lines import scan_lines
 from tasks.kernels.unspaced import count_words
 from tasks.languages import UNDETERMINED, identify_languages
 from tasks.later_cuts import Cuts, join_cuts
@@ -51,6 +55,7 @@ POLICY_PHRASES = (
     "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies",
 )  # fmt: skip
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+NO_SPANS = np.zeros((0, 2), np.int64)
 Buffers = tuple[Bytes, Offsets]
 Column = NDArray[np.int64] | NDArray[np.float64]
 Measured = tuple[dict[str, Column], dict[str, NDArray[np.bool_]]]  # signals, and where they are not applied
@@ -73,6 +78,12 @@ class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
     words: Literal["basemill", "datatrove"] = Field(
         default="basemill",
         description="basemill: a run without punctuation at its ends; datatrove: a token of spaCy's English tokenizer",
+    )
+    cut_licence_headers: bool = Field(
+        default=False, description="cut the licence header of source files", json_schema_extra={"neutral": False}
+    )
+    generated_marks: tuple[str, ...] = Field(
+        default=GENERATED_MARKS, description="what the head of generated code says, in lower case"
     )
     url: UrlConfig | None = Field(default=UrlConfig(), description="what is looked for in URLs; null: nothing")
     refinedweb_lines: RefinedWebLines | None = Field(
@@ -148,13 +159,14 @@ def measure(
 ) -> dict[str, pa.Array]:
     """All signals of a column of texts; those of URLs are apart (tasks/url_rules.py)."""
     whole = text_buffers(texts)
-    (span_offsets, spans), cut_counts = find_all_cuts(whole, config)
-    data, offsets = apply_cuts(*whole, span_offsets, spans) if len(spans) else whole
+    cuts, cut_counts = find_all_cuts(whole, config)
+    span_offsets, spans = cuts
+    data, offsets = without(whole, cuts)
     columns, hidden = document_signals(data, offsets, config)
     if config.gopher_before_cuts:
         rows = np.flatnonzero(np.diff(span_offsets))
         _replace_gopher(columns, hidden, rows, document_signals(*_rows_of(whole, rows), config))
-    columns |= cut_counts
+    columns |= cut_counts | code_signals(data, offsets)
     language, score = identify_languages(data, offsets)
     is_visible = columns["num_visible_chars"] > 0  # the model has an opinion about zero-width characters too
     columns["language_score"] = np.where(is_visible, score, 0.0)
@@ -169,16 +181,37 @@ def measure(
 
 
 def find_all_cuts(whole: Buffers, config: SignalsConfig) -> tuple[Cuts, dict[str, Column]]:
-    """What the line rules cut, RefinedWeb's from the text that the others leave, and how often each cut."""
-    span_offsets, spans, counts = find_cuts(*whole, rules_of(config))
-    cuts, edits = (span_offsets, spans), np.zeros((len(counts), NUM_CUT_WORDS + 1), np.int64)
+    """What is cut: licence headers, then lines, RefinedWeb's of what the others leave; how often, and heads of code."""
+    heads = scan_heads(*whole, config.generated_marks)
+    columns: dict[str, Column] = {f"num_{name}": values for name, values in heads.counts.items()}
+    cuts = heads.licences if config.cut_licence_headers else (np.zeros(len(whole[1]), np.int64), NO_SPANS)
+    columns["num_cut_licence_headers"] = np.diff(cuts[0])
+    span_offsets, spans, counts = find_cuts(*without(whole, cuts), rules_of(config))
+    cuts, edits = join_cuts(cuts, (span_offsets, spans)), np.zeros((len(counts), NUM_CUT_WORDS + 1), np.int64)
     if config.refinedweb_lines is not None:
         rules = edit_rules(config.refinedweb_lines.limits, config.refinedweb_lines.groups)
-        later_offsets, later, edits = find_edits(*apply_cuts(*whole, span_offsets, spans), rules)
-        cuts = join_cuts(cuts, (later_offsets, later))
-    columns: dict[str, Column] = {f"num_cut_{name}": counts[:, index] for index, name in enumerate(CUTS)}
+        span_offsets, spans, edits = find_edits(*without(whole, cuts), rules)
+        cuts = join_cuts(cuts, (span_offsets, spans))
+    columns |= {f"num_cut_{name}": counts[:, index] for index, name in enumerate(CUTS)}
     columns |= {f"num_cut_{name}": edits[:, index] for index, name in enumerate(EDITS)}
     return cuts, columns | {"edited_word_ratio": ratio(edits[:, NUM_CUT_WORDS], edits[:, NUM_WORDS])}
+
+
+def without(whole: Buffers, cuts: Cuts) -> Buffers:
+    """The texts without the cuts."""
+    return apply_cuts(*whole, *cuts) if len(cuts[1]) else whole
+
+
+def code_signals(data: Bytes, offsets: Offsets) -> dict[str, Column]:
+    """Signals of source code, of texts as they are; those of heads come with the cuts."""
+    count = dict(zip(LINE_COUNTS, scan_lines(data, offsets, character_table()).T, strict=True))
+    return {
+        "num_lines": count["lines"],
+        "mean_line_chars": ratio(count["line_chars"], count["lines"]),
+        "longest_line_chars": count["longest_line_chars"].astype(np.float64),
+        "alphanumeric_ratio": ratio(count["letters_and_digits"], count["chars"]),
+        "alphabetic_ratio": ratio(count["letters"], count["chars"]),
+    }
 
 
 def document_signals(data: Bytes, offsets: Offsets, config: SignalsConfig) -> Measured:

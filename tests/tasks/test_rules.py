@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.config import for_source, resolved
-from tasks.rules import FAMILIES, RULES, LanguageRules, Rule, SelectConfig
+from tasks.rules import FAMILIES, RULES, CodeRules, LanguageRules, Rule, SelectConfig
 from tasks.signal_table import SIGNAL_SCHEMA
 
 
@@ -16,6 +16,7 @@ def test_every_rule_has_a_number_to_judge_and_a_reason_of_its_own() -> None:
     assert len({rule.reason for rule in RULES}) == len(RULES)
     off_by_default = {
         "language": {"keep": ["en"], "min_language_score": 0.5},
+        "code": {"min_lines": 3, "max_lines": 9},
         "quality": {"min_quality_score": 0.5},
         "toxicity": {"max_toxicity_score": 0.5, "max_listed_words": 9},
         "perplexity": {"max_perplexity": 1e4},
@@ -33,7 +34,10 @@ def test_rules_are_judged_family_by_family() -> None:
 def test_every_threshold_of_every_family_is_a_rule() -> None:
     fields = {f"{family}.{field}" for family, model in FAMILIES.items() for field in model.model_fields}
     assert fields - {rule.reason for rule in RULES} == {"language.keep"}
-    assert all(hasattr(getattr(SelectConfig(), rule.reason.split(".")[0]), rule.reason.split(".")[1]) for rule in RULES)
+    assert all(
+        hasattr(getattr(SelectConfig(code=CodeRules()), rule.reason.split(".")[0]), rule.reason.split(".")[1])
+        for rule in RULES
+    )
 
 
 @pytest.mark.parametrize(
