@@ -82,7 +82,7 @@ def find_checkpoint(storage: Storage, config: ForkConfig) -> Taken:
     """Where the checkpoint lies. Raises ConfigError, naming the phases or steps that there are."""
     record = find_record(storage, config.run)
     finished = {line.label.removeprefix("train "): line.reference for line in record.datasets_of("train")}
-    started = {note["phase"]: note for note in _notes(storage, record.run_id)}
+    started = {note["phase"]: note for note in notes_of(storage, record.run_id)}
     known = finished | {phase: note["reference"] for phase, note in started.items()}
     phases = [phase["name"] for phase in record.recipe["train"]["phases"] if phase["name"] in known]
     if config.phase not in (None, *phases) or not phases:
@@ -169,7 +169,8 @@ def note_start(storage: Storage, run_id: str, reference: str, config: PhaseRun, 
     storage.write_json(f"runs/{run_id}/train/{config.phase.name}.json", note)
 
 
-def _notes(storage: Storage, run_id: str) -> list[dict[str, Any]]:
+def notes_of(storage: Storage, run_id: str) -> list[dict[str, Any]]:
+    """What `note_start` noted of a run: phase, reference, inputs."""
     return [storage.read_json(file.key) for file in storage.list_files(f"runs/{run_id}/train")]
 
 

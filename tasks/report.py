@@ -26,6 +26,7 @@ from tasks.errors import DataError
 from tasks.flow_picture import flow_picture
 from tasks.funnel import FunnelRow, funnel
 from tasks.harness import harness_records, metrics_text
+from tasks.incidents import Incident, documents_of, incidents_of, is_named
 from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import load_manifest
 from tasks.redact import redact_text
@@ -35,6 +36,7 @@ from tasks.storage import Storage
 from tasks.task_scores import score_text
 
 REASONS_PER_STAGE = 6  # in the dashboard
+SHOWN_DOCUMENTS = 5  # of an incident
 SAMPLE_CHARS = 300
 LINE_CHARS = 100
 SIZES = ("tokens", "bytes")
@@ -73,6 +75,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
         mixture=mixture_of_run(storage, record),
         loss_picture=Markup(loss_chart(read_training(storage, record))),
+        incidents=_incidents(storage, record, faults),
         losses=read_losses(storage, record),
         score_text=score_text,
         vocabulary=_extra(storage, record, "vocabulary"),
@@ -97,6 +100,18 @@ def _rules(storage: Storage, record: RunRecord, faults: list[str]) -> list[Sourc
     """What the rules do, unless a part is damaged: a report on a failed run says so and shows the rest."""
     try:
         return select_pictures(storage, record)
+    except DataError as error:
+        faults.append(str(error))
+        return []
+
+
+def _incidents(storage: Storage, record: RunRecord, faults: list[str]) -> list[tuple[Incident, list[dict[str, Any]]]]:
+    """The roll-backs of training, each with the named documents of the highest scores; none where data is damaged."""
+    try:
+        return [
+            (incident, [row for row in documents_of(storage, incident) if is_named(row)][:SHOWN_DOCUMENTS])
+            for incident in incidents_of(storage, record)
+        ]
     except DataError as error:
         faults.append(str(error))
         return []

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints, field_validator, model_validator
 
-from tasks.config import check_by_source, check_overrides, for_source, merge
+from tasks.config import check_overrides, for_source, merge
+from tasks.drop_list import DropListConfig
 from tasks.expressions import parse_expression
 from tasks.languages import check_language_code
 from tasks.signal_table import SIGNAL_BY_NAME
@@ -229,6 +230,11 @@ class SelectConfig(BaseModel, frozen=True, extra="forbid"):
     max_drop_ratio: float = Field(
         default=0.9, ge=0, le=1, description="stop when a source of 1,000 documents loses more; 1: never"
     )
+    drop_lists: tuple[DropListConfig, ...] = Field(
+        default=(),
+        description="files that name documents to leave out, whatever the rules say; `basemill exclude` writes them",
+        json_schema_extra={"neutral": []},
+    )
     by_language: dict[str, dict[str, JsonValue]] = Field(
         default={},
         description="other values for documents in one language, laid over those of their source",
@@ -252,8 +258,9 @@ class SelectConfig(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _check_overrides(self) -> "SelectConfig":
-        whole = ("enabled", "max_drop_ratio", "by_source", "by_language")  # what holds for a source, not a document
-        return check_by_source(check_overrides(self, "by_language", whole))
+        # what holds for a source or for all of them, not for a document
+        whole = ("enabled", "max_drop_ratio", "drop_lists", "by_source", "by_language")
+        return check_overrides(check_overrides(self, "by_language", whole), "by_source", ("by_source", "drop_lists"))
 
     def for_language(self, code: str) -> "SelectConfig":
         """The config as it applies to documents in one language."""

@@ -2,7 +2,7 @@
 
 Reads documents and their signals, whose doc_ids are compared row by row; writes the documents that pass. The rules
 stand in tasks/rules.py and are judged by tasks/verdicts.py. A signal that is null (not applied) passes; the receipt
-counts how often, by rule.
+counts how often, by rule. Documents that a drop list names go first, where the rules are off too (tasks/drop_list.py).
 Ledger: drop (reason; value and threshold; as detail the words of a URL, or the signals of a longer expression); edit
 with reason `line_rules`, value = bytes cut, detail = what was cut.
 
@@ -10,20 +10,24 @@ with reason `line_rules`, value = bytes cut, detail = what was cut.
 """
 
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.config import for_source
 from tasks.dataset import Workspace
 from tasks.documents import DOCUMENT_SCHEMA
+from tasks.drop_list import DROP_LIST, Listed, as_bytes, digests_of, leave_out, read_drop_lists
 from tasks.errors import DataError
 from tasks.kernels.buffers import text_array, text_buffers
 from tasks.kernels.cuts import apply_cuts
 from tasks.ledger import Ledger
 from tasks.manifest import Manifest
-from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
+from tasks.parts import Part, PartWriter, Receipt, Unit, documents_of, read_part
 from tasks.rules import SelectConfig
 from tasks.signal_table import CUT_SIGNALS
 from tasks.verdicts import first_failing, verdicts
@@ -34,39 +38,70 @@ GUARDED_DOCUMENTS = 1000  # smaller sources may lose any share: a handful of odd
 
 def select_documents(documents: Manifest, signals: Manifest, *, into: Workspace, config: SelectConfig) -> Manifest:
     """Documents that pass. Raises DataError when signals are of other documents, or when a source loses too much."""
+    listed = read_drop_lists(into.storage, config.drop_lists)
+    own = config.model_copy(update={"drop_lists": ()})  # what they hold counts, not where they lie
     dataset = into.dataset(
-        "select", config, inputs={"documents": documents, "signals": signals}, module=__name__, schema=DOCUMENT_SCHEMA,
-        conservation="documents", reasons=frozenset({*config.reasons, LINE_RULES}),
+        "select", own, inputs={"documents": documents, "signals": signals}, module=__name__, schema=DOCUMENT_SCHEMA,
+        conservation="documents", reasons=frozenset({*config.reasons, LINE_RULES, *([DROP_LIST] if listed else [])}),
+        external={"drop_lists": digests_of(listed)} if listed else {},
     )  # fmt: skip
     if found := dataset.find():
         return found
     if len(documents.parts) != len(signals.parts):
         raise DataError(f"select: {len(documents.parts)} parts of documents, but {len(signals.parts)} of signals")
     with dataset.lease():
+        lists = publish_drop_lists(into, listed)
         units = [
-            dataset.unit([part, measured], source=part.source, config=for_source(config, part.source or ""))
+            dataset.unit(
+                [part, measured, *lists.get(part.source or "", [])],
+                source=part.source,
+                config=for_source(own, part.source or ""),
+            )
             for part, measured in zip(documents.parts, signals.parts, strict=True)
         ]
         receipts = dataset.compute(units, select_part)
         check_losses(receipts, config)
-        return dataset.publish(receipts)
+        counts = {
+            "listed": sum(map(len, listed.values())),
+            "dropped": sum(r.reasons.get(DROP_LIST, 0) for r in receipts),
+        }
+        return dataset.publish(receipts, extra={"drop_lists": counts} if listed else {})
+
+
+def publish_drop_lists(into: Workspace, listed: Listed) -> dict[str, list[Part]]:
+    """What is listed of each source as a file that the parts of that source read."""
+    if not listed:
+        return {}
+    digests = {"drop_lists": digests_of(listed)}
+    step = into.dataset("select.drop-lists", None, inputs={}, module="tasks.drop_list", external=digests)
+    files = {f"{source}.jsonl": as_bytes(own) for source, own in listed.items()}
+    manifest = step.find() or step.publish_files(files)
+    return {part.key.removesuffix(".jsonl"): [replace(part, stage=manifest.reference)] for part in manifest.parts}
 
 
 def select_part(unit: Unit, writer: PartWriter) -> None:
     """One part: documents and signals side by side, row group by row group."""
     config = unit.config
     assert isinstance(config, SelectConfig)
-    signals = read_part(unit.storage, unit.inputs[1])
+    signals, listed = read_part(unit.storage, unit.inputs[1]), _listed(unit)
     not_applied: Counter[str] = Counter()
     for table in documents_of(unit, writer):
         measured = next(signals, None)
         if measured is None or not table["doc_id"].equals(measured["doc_id"]):
             raise DataError(f"select: {_first_difference(table, measured)} ({unit.inputs[0].path})")
+        if listed:
+            table, measured = leave_out(table, measured, listed, writer.ledger)
         writer.write(select_rows(table, measured, config, writer.ledger, not_applied) if config.enabled else table)
     if next(signals, None) is not None:
         raise DataError(f"select: more signals than documents in {unit.inputs[0].path}")
     if not_applied:
         writer.extra["not_applied"] = dict(sorted(not_applied.items()))
+
+
+def _listed(unit: Unit) -> dict[str, dict[str, Any]]:
+    files = [f"{part.stage}/{part.key}" for part in unit.inputs[2:]]
+    rows = (orjson.loads(line) for file in files for line in unit.storage.read_bytes(file).splitlines())
+    return {row.pop("doc_id"): row for row in rows}
 
 
 def select_rows(

@@ -6,6 +6,7 @@ would fail on its recipe hours later ends here, with exit status 2.
 
 from model.config import TrainConfig
 from tasks.classifier_config import ClassifiersConfig, read_files, read_labelled
+from tasks.drop_list import read_drop_lists
 from tasks.errors import ConfigError, DataError
 from tasks.evaluation_sets import EvaluationSetConfig, place_of, read_items, read_set_file
 from tasks.fork import check_fork, fork_label, taken_before
@@ -40,6 +41,8 @@ def check_start(run: Run) -> None:
         check_inputs(recipe.ingest, run.storage)
     if run.wants("classifiers"):
         check_classifiers(recipe.classifiers, run.storage)
+    if run.wants("select"):
+        read_drop_lists(run.storage, recipe.select.drop_lists)
     if run.wants("decontaminate") and recipe.decontaminate.enabled:
         for name, config in recipe.decontaminate.evaluation_sets.items():
             check_set(name, config, run.storage)

@@ -5,7 +5,7 @@ packed row names its documents. Their raw references are read from the documents
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,12 +67,12 @@ def trace_step(storage: Storage, record: RunRecord, step: int, phase: str | None
     state = read_state(storage, checkpoint)
     config = PhaseRun.model_validate(state.config)
     metrics = _metrics_of(storage, checkpoint, step)
-    packs, used = _inputs(storage, trained)
+    packs, used = inputs_of(storage, trained.inputs)
     order = order_of(config, [pack_of(source, manifest) for source, manifest in packs.items()], used)
     skipped = [(skip.start, skip.stop) for skip in state.events.skips if skip.phase == config.phase.name]
     positions = next_positions(metrics["position_from"], metrics["rows"], skipped)
-    rows = _rows(storage, order.rows_of_positions(positions))
-    facts = _facts(storage, packs, rows)
+    rows = traced_rows(storage, order.rows_of_positions(positions))
+    facts = facts_of(storage, packs, rows)
     return Trace(
         run_id=record.run_id,
         phase=config.phase.name,
@@ -120,15 +120,15 @@ def _metrics_of(storage: Storage, checkpoint: str, step: int) -> dict[str, Any]:
     return row
 
 
-def _inputs(storage: Storage, trained: Manifest) -> tuple[dict[str, Manifest], dict[str, int]]:
-    """The packs by source, and the ordinals that earlier phases used."""
-    inputs = {i["role"]: load_manifest(storage, f"{i['stage']}/{i['fingerprint']}") for i in trained.inputs}
+def inputs_of(storage: Storage, entries: Sequence[Mapping[str, str]]) -> tuple[dict[str, Manifest], dict[str, int]]:
+    """The packs by source that a training reads, and the ordinals that earlier phases used, from its inputs."""
+    inputs = {i["role"]: load_manifest(storage, f"{i['stage']}/{i['fingerprint']}") for i in entries}
     packs = {role.removeprefix("pack:"): pack for role, pack in inputs.items() if role.startswith("pack:")}
     return packs, dict(inputs["parent"].extra["ordinals"]) if "parent" in inputs else {}
 
 
-def _rows(storage: Storage, refs: list[RowRef]) -> list[TracedRow]:
-    """The rows with their documents; each row group is read once."""
+def traced_rows(storage: Storage, refs: list[RowRef]) -> list[TracedRow]:
+    """The rows with their documents, by position; each row group is read once."""
     wanted: dict[tuple[str, int], list[RowRef]] = defaultdict(list)
     for ref in refs:
         wanted[ref.part_key, ref.row // GROUP_ROWS].append(ref)
@@ -154,14 +154,14 @@ def _traced(ref: RowRef, row: dict[str, Any]) -> TracedRow:
     )
 
 
-def _facts(storage: Storage, packs: dict[str, Manifest], rows: list[TracedRow]) -> dict[str, dict[str, Any]]:
+def facts_of(storage: Storage, packs: dict[str, Manifest], rows: list[TracedRow]) -> dict[str, dict[str, Any]]:
     """raw_ref, url and the beginning of the text of every document in the rows, by id."""
     facts: dict[str, dict[str, Any]] = {}
     for pack_part in {(row.source, row.pack_part) for row in rows}:
         names = pa.array(
             {span.doc_id for row in rows if (row.source, row.pack_part) == pack_part for span in row.spans}
         )
-        for part in _documents_of(storage, packs[pack_part[0]], pack_part[1]):
+        for part in documents_behind(storage, packs[pack_part[0]], pack_part[1]):
             for table in read_part(storage, part, ["doc_id", "raw_ref", "url", "text"]):
                 for found in table.filter(pc.is_in(table["doc_id"], names)).to_pylist():
                     excerpt = found["text"][:EXCERPT_CHARS]
@@ -169,7 +169,7 @@ def _facts(storage: Storage, packs: dict[str, Manifest], rows: list[TracedRow]) 
     return facts
 
 
-def _documents_of(storage: Storage, pack: Manifest, path: str) -> list[Part]:
+def documents_behind(storage: Storage, pack: Manifest, path: str) -> list[Part]:
     """The document parts that a pack part was made of, from its receipt."""
     [own] = [part for part in pack.parts if part.path == path]
     keys = set(Receipt.from_json(storage.read_bytes(own.receipt_path)).inputs)

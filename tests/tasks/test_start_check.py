@@ -180,3 +180,8 @@ def test_a_task_whose_file_is_not_there_or_not_as_published(folder: Path) -> Non
         said = refusal(run_of(folder, evaluate={"tasks": {"piqa": {"path": str(path)}}}))
         assert said.startswith("evaluate.tasks.piqa.path: ")
         assert message in said
+
+
+def test_a_drop_list_that_is_not_there(folder: Path) -> None:
+    said = refusal(run_of(folder, select={"drop_lists": [{"path": str(folder / "none.jsonl")}]}))
+    assert said.startswith("select.drop_lists[0].path: ")
