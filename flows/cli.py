@@ -7,6 +7,7 @@ AWS_ENDPOINT_URL.
 """
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,16 +15,20 @@ import typer
 from flows import cli_compare, cli_look, cli_trained
 from flows.cli_options import AsJson, Overrides, Root, RunName
 from flows.display import say, say_error, say_json, say_mixture, say_progress, say_summary, say_table, show_run
+from flows.display_schedule import say_forecast
 from flows.prefect_server import configured_url, dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
-from tasks.epochs import MixtureLine, mixture_of
+from tasks.epochs import MixtureLine, check_repeats, mixture_of
 from tasks.errors import ConfigError, PipelineError
 from tasks.journal import PlanLine, Run
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, find_record, load_record, new_run_id, stages_between
+from tasks.schedule import forecast
+from tasks.schedule_page import schedule_page
 from tasks.start_check import check_start
 from tasks.storage import Storage
 from tasks.summary import summarise
+from tasks.train import settings_from_environment
 from tasks.verify import verify_run
 
 app = typer.Typer(
@@ -74,6 +79,29 @@ def plan(
 ) -> None:
     """Say what a run would do, dataset by dataset: cached, run (and why), or if changed. Computes nothing."""
     _say_plan(_parameters(root, Recipe.load(recipe, overrides or ()), from_stage, until_stage), as_json)
+
+
+@app.command()
+def schedule(
+    recipe: RecipePath = "demo",
+    root: Root = "./lake",
+    overrides: Overrides = None,
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write it as a page with curves.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what training will be: rates, batches, epochs, memory, checkpoints, FLOPs, time. Computes nothing."""
+    wanted = _parameters(root, Recipe.load(recipe, overrides or ()), None, None)
+    _check("plan", wanted)
+    datasets = [(line.stage, line.reference) for line in _plan(wanted)]
+    resolved = Recipe.parse(wanted["recipe"])
+    found = forecast(Storage(wanted["root"]), resolved, datasets, settings_from_environment())
+    if html is not None:
+        Path(html).write_text(schedule_page(found), encoding="utf-8")
+    if as_json:
+        say_json(found.model_dump())
+    else:
+        say_forecast(found)
+    check_repeats(resolved, [line for phase in found.phases for line in phase.sources])
 
 
 @app.command()
@@ -156,6 +184,12 @@ def _plan(wanted: dict[str, Any]) -> list[PlanLine]:
     return plan_run(**wanted)
 
 
+def _check_plan(wanted: dict[str, Any]) -> None:
+    """Raises ConfigError when what is there already shows that the run can't be."""
+    recipe, datasets = Recipe.parse(wanted["recipe"]), [(line.stage, line.reference) for line in _plan(wanted)]
+    check_repeats(recipe, mixture_of(Storage(wanted["root"]), recipe, datasets))
+
+
 def _check(run_id: str, wanted: dict[str, Any]) -> None:
     """Raises ConfigError when the recipe names what is not there."""
     check_start(Run(run_id=run_id, is_dry=True, **{name: wanted[name] for name in wanted if name != "force"}))
@@ -168,11 +202,13 @@ def _say_plan(wanted: dict[str, Any], as_json: bool) -> None:
     mixture = mixture_of(Storage(wanted["root"]), recipe, [(line.stage, line.reference) for line in lines])
     if as_json:
         say_json([_plan_figures(line, mixture) for line in lines])
+        check_repeats(recipe, mixture)
         return
     say_table(("dataset", "plan"), [(line.label, str(line)) for line in lines])
     if any(line.available is not None for line in mixture):
         say()
         say_mixture(mixture)
+    check_repeats(recipe, mixture)
 
 
 def _plan_figures(line: PlanLine, mixture: list[MixtureLine]) -> dict[str, Any]:
@@ -185,7 +221,7 @@ def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunReco
     """Execute the run here through Prefect, say how it ended; exits with 1 when it failed or was cancelled."""
     _check(run_id, wanted)
     with use_server() as server_url:
-        _plan(wanted)  # while the server starts: what cannot be planned shows before anything runs
+        _check_plan(wanted)  # while the server starts: what cannot be planned shows before anything runs
         from flows import launch  # late, as above
 
         with launch.connected(server_url()) as client:

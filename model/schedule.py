@@ -9,7 +9,7 @@ has a learning rate above 0 and the last has exactly the final one. Example: lr 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
@@ -154,11 +154,26 @@ def batch_rows_at(phase: PhaseConfig, tokens: int) -> int:
     return next(step.rows for step in reversed(phase.batch) if step.from_tokens <= tokens)
 
 
-def rows_of_phase(run: PhaseRun) -> int:
-    """Rows that a phase consumes: whole batches, so the last one may pass `tokens` by less than a batch."""
-    phase, tokens = run.phase, 0
+class Stretch(NamedTuple):
+    """Steps of a phase with one batch size, from a clock on."""
+
+    from_tokens: int
+    rows: int
+    steps: int
+
+
+def stretches_of(phase: PhaseConfig) -> list[Stretch]:
+    """The steps of a phase by batch size: whole batches, so the last one may pass `tokens` by less than a batch."""
+    stretches, tokens = [], 0
     ends = [step.from_tokens for step in phase.batch[1:]] + [phase.tokens]
     for step, end in zip(phase.batch, ends, strict=True):
         batch_tokens = step.rows * phase.sequence_length
-        tokens += max(0, -(-(min(end, phase.tokens) - tokens) // batch_tokens)) * batch_tokens
-    return tokens // phase.sequence_length
+        if (steps := -(-(min(end, phase.tokens) - tokens) // batch_tokens)) > 0:
+            stretches.append(Stretch(tokens, step.rows, steps))
+            tokens += steps * batch_tokens
+    return stretches
+
+
+def rows_of_phase(run: PhaseRun) -> int:
+    """Rows that a phase consumes."""
+    return sum(stretch.rows * stretch.steps for stretch in stretches_of(run.phase))

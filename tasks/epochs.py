@@ -14,6 +14,7 @@ from model.checkpoint_files import read_state
 from model.order import BLOCK_SLOTS, slots_of
 from model.phases import ForkConfig
 from model.schedule import rows_of_phase
+from tasks.errors import ConfigError
 from tasks.fork import find_checkpoint
 from tasks.manifest import Manifest, load_manifest
 from tasks.recipe import Recipe
@@ -31,6 +32,7 @@ class MixtureLine(BaseModel, frozen=True):
     source: str
     share: float
     tokens: int
+    drawn: int  # by this phase and those that it continues
     available: int | None
     is_estimate: bool
     epochs: float | None
@@ -101,12 +103,29 @@ def mixture_lines(
             available = packed.get(key, estimated.get(source))
             epochs = drawn[phase.name][key] / available if available else None
             line = MixtureLine(
-                phase=phase.name, source=source, share=slots / BLOCK_SLOTS, tokens=own, available=available,
+                phase=phase.name, source=source, share=slots / BLOCK_SLOTS, tokens=own,
+                drawn=drawn[phase.name][key], available=available,
                 is_estimate=key not in packed, epochs=None if epochs is None else round(epochs, 2),
                 warning=_warning(epochs, available, recipe.train.max_epochs),
             )  # fmt: skip
             lines.append(line)
     return lines
+
+
+def check_repeats(recipe: Recipe, lines: Iterable[MixtureLine]) -> None:
+    """Raises ConfigError where packed text is read above `train.max_epochs` times; estimates only warn."""
+    places = {phase.name: index for index, phase in enumerate(recipe.train.phases)}
+    for line in lines:
+        limit = recipe.train.max_epochs
+        if line.is_estimate or not line.available or line.drawn <= limit * line.available:
+            continue
+        most = max(0.0, limit * line.available - (line.drawn - line.tokens)) / line.share
+        place = f"train.phases[{places[line.phase]}]"
+        raise ConfigError(
+            f"{place}.tokens: phase {line.phase} would read source {line.source} {line.drawn / line.available:.2f} "
+            f"times ({line.drawn:,} tokens of {line.available:,}); train.max_epochs is {limit:g}: at most "
+            f"{int(most):,} tokens with this weight, or a lower {place}.weights.{line.source}"
+        )
 
 
 def _warning(epochs: float | None, available: int | None, max_epochs: float) -> str:

@@ -99,7 +99,7 @@ def pack_source(
     request: PackRequest,
 ) -> Manifest:
     """The rows of one source and split. `extra`: rows, documents, tokens, padding, utilisation, checked
-    (documents compared with HF tokenizers), id_type.
+    (documents compared with HF tokenizers), id_type, long_tokens (in documents longer than half a row).
 
     Raises ConfigError for a source that the documents do not have.
     """
@@ -173,6 +173,7 @@ def pack_part(unit: Unit, writer: PartWriter) -> None:
     if placed_sum != int(documents.ids.sum(dtype=np.int64)):
         raise DataError(f"pack: part {unit.key} placed other ids than it encoded ({tokens} tokens)")
     writer.extra |= {"documents": len(documents.doc_ids), "tokens": tokens, "padding": plan.num_rows * length - tokens}
+    writer.extra["long_tokens"] = int(documents.lengths[2 * documents.lengths > length].sum())
 
 
 def encode_documents(unit: Unit, writer: PartWriter) -> Documents:
@@ -259,7 +260,7 @@ def _lists(bounds: npt.NDArray[np.int32], values: pa.Array, kind: pa.DataType) -
 
 
 def _totals(facts: Sequence[dict[str, Any]], request: PackRequest, schema: pa.Schema) -> dict[str, Any]:
-    total = {name: sum(fact[name] for fact in facts) for name in ("documents", "tokens", "padding")}
+    total = {name: sum(fact[name] for fact in facts) for name in ("documents", "tokens", "padding", "long_tokens")}
     places = total["tokens"] + total["padding"]
     return total | {
         "rows": places // request.sequence_length,

@@ -23,6 +23,7 @@ Call = Callable[..., tuple[int, str, str]]
 COMMANDS = [
     "run",
     "plan",
+    "schedule",
     "rerun",
     "runs",
     "show",

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tasks.epochs import mixture_lines
+from tasks.epochs import check_repeats, mixture_lines
+from tasks.errors import ConfigError
 from tasks.recipe import Recipe
 
 
@@ -66,6 +67,23 @@ def test_a_fork_counts_what_its_checkpoint_had_read() -> None:
     [line] = mixture_lines(recipe(fork), {}, ESTIMATED, before)
     assert (line.tokens, line.epochs) == (64_000, 1.4)
     assert mixture_lines(recipe(fork, {"name": "tail", "weights": {"code": 1}}), {}, ESTIMATED, before)[1].epochs == 1.8
+
+
+def test_what_packed_text_is_too_short_for_is_refused_with_what_fits() -> None:
+    packed = {("code", 64, 0): 10_000, ("web/0", 64, 0): 10_000_000, ("web/1", 64, 0): 10_000_000}
+    wanted = recipe({"name": "first", "tokens": 32_000}, {"name": "main"})
+    lines = mixture_lines(wanted, packed, {})
+    check_repeats(wanted, lines[:3])
+    with pytest.raises(
+        ConfigError, match=r"train\.phases\[1\]\.tokens: phase main would read source code 2\.40 times .* "
+    ):
+        check_repeats(recipe({"name": "first", "tokens": 32_000}, {"name": "main"}, max_epochs=2), lines)
+    most = 4 * (2 * 10_000 - 8_000)
+    with pytest.raises(ConfigError, match=f"at most {most:,} tokens with this weight"):
+        check_repeats(recipe({"name": "first", "tokens": 32_000}, {"name": "main"}, max_epochs=2), lines)
+    check_repeats(recipe({"name": "main"}, max_epochs=0.01), mixture_lines(wanted, {}, ESTIMATED)[:0])
+    estimates = mixture_lines(recipe({"name": "main"}), {}, ESTIMATED)
+    check_repeats(recipe({"name": "main"}), estimates)  # web/1 is above the cap by an estimate: plan warns
 
 
 def test_what_is_not_known_yet_is_said() -> None:
