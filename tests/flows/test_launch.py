@@ -1,5 +1,6 @@
 """Runs of the deployment: cancelled through the API, retried by a worker, buried when their process was killed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from uuid import UUID
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import AwaitingRetry, Cancelling, Running
 
 from flows import launch, stages
@@ -20,6 +22,7 @@ from tasks.dataset import Workspace
 from tasks.errors import Cancelled, DataError, NotComputed
 from tasks.journal import STOP
 from tasks.manifest import Manifest
+from tasks.recipe import Recipe
 from tasks.runs import RunRecord, load_record, new_run_id
 from tasks.storage import Storage
 
@@ -131,3 +134,59 @@ def test_a_killed_attempt_does_not_stay_running(server_url: str, root: str, reci
 def test_registering_twice_gives_one_deployment(server_url: str) -> None:
     with launch.connected(server_url) as client, get_client(sync_client=True):
         assert launch.register(client) == launch.register(client)
+
+
+def test_a_form_that_is_submitted_changes_what_was_changed_and_nothing_else(
+    server_url: str, root: str, recipe_values: dict[str, Any]
+) -> None:
+    """prefect#7816, #18084, #12066: a nested value was lost on the way from the form, or came back as its default.
+
+    The form sends the parameters of the run that it was opened from, recipe included, with the change: as here.
+    """
+    given = {"root": root, "recipe": Recipe.parse(recipe_values).model_dump(mode="json"), "until_stage": "ingest"}
+    with launch.connected(server_url) as client:
+        shown = launch.create_run(client, new_run_id(), given).parameters
+        assert shown == given
+        changed = json.loads(json.dumps(shown))
+        changed["recipe"]["train"]["phases"][0]["weights"]["web"] = 3.5
+        submitted = client.create_flow_run_from_deployment(launch.register(client), parameters=changed)
+        kept = client.read_flow_run(submitted.id).parameters
+        assert kept == changed != shown
+        recipe = Recipe.parse(kept["recipe"]).model_dump(mode="json")
+        assert recipe == changed["recipe"]  # no default took the place of a value, and none was lost
+        client.delete_flow_run(submitted.id)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"until_stage": "mxi"}, "until_stage"),
+        ({"force": "perhaps"}, "force"),
+        ({"recipe": "demo"}, "recipe"),
+    ],
+    ids=["stage", "flag", "recipe"],
+)
+def test_a_form_with_a_wrong_field_is_refused_with_its_name(
+    server_url: str, root: str, recipe_values: dict[str, Any], change: dict[str, Any], said: str
+) -> None:
+    with launch.connected(server_url) as client, pytest.raises(PrefectHTTPStatusError) as refused:
+        launch.create_run(client, new_run_id(), {"root": root, "recipe": recipe_values} | change)
+    assert refused.value.response.status_code in (409, 422)
+    assert said in refused.value.response.text
+
+
+def test_a_misspelt_parameter_or_key_of_a_form_fails_before_anything_runs(
+    server_url: str, root: str, recipe_values: dict[str, Any]
+) -> None:
+    phase = recipe_values["train"]["phases"][0] | {"weigths": {"web": 1}}
+    wrong = recipe_values | {"train": {"phases": [phase]}}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"recipe": wrong}, "train.phases[0].weigths: unknown key"),
+        ({"recipe": recipe_values, "form_stage": "mix"}, "form_stage"),
+    ]
+    with launch.connected(server_url) as client:
+        for change, said in cases:
+            state = launch.execute(client, launch.create_run(client, new_run_id(), {"root": root} | change))
+            assert state.is_failed()
+            assert said in str(state.message)
+    assert not list(Path(root).glob("ingest/*"))

@@ -121,6 +121,16 @@ def test_protected_sources_lose_no_document_and_others_lose_theirs_to_them(
     assert gone == {ids[0]: min(ids[4], ids[6]), ids[1]: ids[5], ids[3]: ids[5]}
 
 
+def test_any_number_of_different_texts_stays(workspace: Workspace, make_documents: MakeDocuments) -> None:
+    """dclm#71: a Bloom filter made for a hundredth of the texts saturated and dropped nearly all of them.
+
+    Keys are compared by sorting: there is no number of texts to guess, and no share of false matches.
+    """
+    documents = make_documents([f"text number {number}" for number in range(20_000)], parts=4)
+    kept = drop_exact_duplicates(documents, into=workspace, config=PLAIN)
+    assert (kept.totals["rows_out"], kept.totals["dropped"]) == (20_000, 0)
+
+
 def test_short_and_empty_texts_are_told_apart(workspace: Workspace, make_documents: MakeDocuments) -> None:
     documents = make_documents(["yes", "no", "ok then", "", "no", "\u00e9"])
     kept = drop_exact_duplicates(documents, into=workspace, config=PLAIN)
