@@ -118,6 +118,22 @@ def settings_changed(before: Mapping[str, Any], run: PhaseRun) -> dict[str, tupl
     return {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
 
 
+def belongs_to_another(before: Mapping[str, Any], run: PhaseRun) -> str | None:
+    """Why a checkpoint (its run as JSON) is of another training, or None. Fields that it lacks are younger than it."""
+    now = run.model_dump(mode="json")
+    groups = [(name, before.get(name), now[name]) for name in ("model", "optimizer", "stability", "precision", "seed")]
+    then_phase = before.get("phase", {})
+    groups += [(name, then_phase.get(name), now["phase"][name]) for name in ("weights", "tokens", "batch", "schedule")]
+    found = [change for name, then, here in groups if then is not None for change in _changes(name, then, here)]
+    return f"it is of another training: {', '.join(found)}" if found else None
+
+
+def _changes(path: str, then: Any, now: Any) -> list[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        return [line for key in then if key in now for line in _changes(f"{path}.{key}", then[key], now[key])]
+    return [f"{path} {then} -> {now}"] if then != now else []
+
+
 def _hyper_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     phase = values.get("phase", {})
     groups = {"optimizer": values.get("optimizer", {}), "schedule": phase.get("schedule", {})}

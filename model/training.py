@@ -22,7 +22,7 @@ from model.checkpoint_files import TrainState, read_state
 from model.distribute import build_model, replicate
 from model.held_out import HeldOut
 from model.initialization import initialize
-from model.job import METRICS_SCHEMA, Job, Settings, order_of, settings_changed
+from model.job import METRICS_SCHEMA, Job, Settings, belongs_to_another, order_of, settings_changed
 from model.loss import TokenLosses
 from model.optimizer import build_optimizer
 from model.ranks import Ranks
@@ -79,7 +79,7 @@ class Training:
     def _begin(self) -> str:
         """Load or draw the weights; says in words what was done."""
         tensors = training_tensors(self.model, self.optimizer)
-        if loaded := self.checkpoints.load_newest(tensors, self._check_probe):
+        if loaded := self.checkpoints.load_newest(tensors, self._check):
             self._take(loaded.state)
             self.memory, self.events = loaded.state.memory, loaded.state.events
             return f"resumed from step {loaded.state.step}" + _told(loaded) + _changed(loaded.state, self.compute)
@@ -116,6 +116,10 @@ class Training:
         self.applied = applied
         for parameter in self.parameters:
             self.optimizer.state[parameter]["step"] = torch.tensor(float(applied), device=self.device)
+
+    def _check(self, state: TrainState) -> str | None:
+        """What speaks against a checkpoint that was loaded."""
+        return belongs_to_another(state.config, self.job.run) or self._check_probe(state)
 
     def _check_probe(self, state: TrainState) -> str | None:
         wanted, got = state.probe_loss, self._probe_loss()
@@ -201,7 +205,7 @@ class Training:
         tensors = training_tensors(self.model, self.optimizer)
         loaded = self.checkpoints.load_healthy(
             tensors, lambda step: step <= latest and step % self.job.run.stability.checkpoint_steps == 0,
-            self._check_probe, self.job.settings.keep_steps,
+            self._check, self.job.settings.keep_steps,
         )  # fmt: skip
         self.rows.clear()
         if loaded is None:

@@ -121,6 +121,7 @@ def test_nothing_in_a_checkpoint_is_pickled(saved: Storage) -> None:
 
 @pytest.mark.parametrize("damage", FAULTS)
 def test_a_damaged_checkpoint_is_passed_over_with_the_reason(saved: Storage, tmp_path: Path, damage: Any) -> None:
+    """ray#41700: shards of two saves mixed, a flipped bit; DCP itself would load both without a word."""
     reason = damage(saved)
     tensors = make_training(0)
     loaded = checkpoints_of(saved, tmp_path, "a2").load_newest(tensors)
@@ -228,6 +229,7 @@ def test_weights_load_alone(saved: Storage) -> None:
 
 
 def test_two_ranks_save_and_one_or_two_load(store: Storage, tmp_path: Path, rank_processes: Any) -> None:
+    """pytorch#91205, torchtitan#809, #1136: uneven weights and moments, gathered, are those that were saved."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     common = {"ROOT": store.url, "SCRATCH": str(scratch), "STATE": state_of(7), "METRICS": metrics_of(7)}

@@ -1,6 +1,7 @@
 """Trouble planted in real packs: found, rolled back, told, and decided the same again."""
 
 import json
+import math
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -195,7 +196,7 @@ def test_trouble_without_attempts_halts_with_a_report(make_job: Any) -> None:
 
 def test_trouble_in_the_first_steps_goes_back_to_the_beginning(make_job: Any, rank_processes: Any) -> None:
     job = make_job()
-    rank_processes.run(WORKER, 1, JOB=job, POISON={0: [2, 3, 4, 5]})
+    rank_processes.run(WORKER, 1, JOB=job, POISON={0: dict.fromkeys((2, 3, 4, 5), math.inf)})
     [(kind, step, attempt)] = decisions_of(job)
     assert (kind, step, attempt) == ("roll back", 5, 1)
     state = read_state(job.store, step_key(job.checkpoints_folder, STEPS))

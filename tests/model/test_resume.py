@@ -6,6 +6,8 @@ loss, gradient norm and row position to the last bit, and the digest of weights 
 """
 
 import itertools
+import json
+import math
 import random
 import signal
 from dataclasses import replace
@@ -18,6 +20,7 @@ import pytest
 from model.architecture import ModelConfig
 from model.checkpoint import Checkpoints
 from model.checkpoint_files import find_last, list_steps, read_metrics, read_state, step_key
+from model.config import StabilityConfig
 from model.job import EXACT_METRICS, Job
 from model.ranks import Ranks
 from model.schedule import Events, Factor, SkipRange
@@ -152,6 +155,33 @@ def check_kills(make_job: Any, ranks: Any, compute: str, seed: int, count: int) 
 def test_two_kills_change_no_bit(make_job: Any, rank_processes: Any) -> None:
     """torchtitan#279, #291, #3907: the second resume is where data came again."""
     check_kills(make_job, rank_processes, "bf16", seed=2, count=2)
+
+
+def test_two_bad_steps_are_skipped_once_through_a_resume(make_job: Any, rank_processes: Any) -> None:
+    """OLMo-core#309, metaseq#521: an infinite gradient at step 22, ten times the loss at 34; killed between the two.
+
+    The window of good steps comes through the resume, bad ones are never in it, and the moments' step counts good ones.
+    """
+    stability = StabilityConfig(window_steps=64, min_window_steps=16)
+    job = make_job(phase=phase_of(45), settings={"checkpoint_steps": 10})
+    job = replace(job, run=job.run.model_copy(update={"stability": stability}))
+    # Forward passes of a rank: one per step, one per probe: at each save and at the load
+    processes = rank_processes.start(WORKER, 2, JOB=job, POISON={1: {24: math.inf}}, KILL_IN={0: ("optimizer", 32)})
+    processes[0].join(300)
+    processes[1].kill()
+    processes[1].join(300)
+    again = replace(job, attempt="a2")
+    rank_processes.run(WORKER, 2, JOB=again, POISON={0: {5: 10.0}, 1: {5: 10.0}})
+    outcomes = [json.loads(Path(job.scratch, f"outcome-a2-{rank}.json").read_text()) for rank in (0, 1)]
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0]["began"] == "resumed from step 30"
+    metrics, state = read_metrics(job.store, end_of(job)), read_state(job.store, end_of(job))
+    assert [step for step, action in zip(metrics["step"].to_pylist(), metrics["action"].to_pylist(), strict=True)
+            if action == "skip"] == [22, 34]  # fmt: skip
+    assert (state.applied_steps, [bad.step for bad in state.memory.bad_steps]) == (43, [22, 34])
+    good = [loss for loss, action in zip(metrics["loss"].to_pylist(), metrics["action"].to_pylist(), strict=True)
+            if action == "apply"]  # fmt: skip
+    assert list(state.memory.losses) == good
 
 
 @pytest.mark.chaos

@@ -1,4 +1,6 @@
 import json
+import math
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.modules.module import register_module_forward_hook
 
 from model.architecture import ModelConfig
 from model.checkpoint import Checkpoints, NoSoundCheckpoint, load_weights
@@ -17,6 +20,7 @@ from model.job import EXACT_METRICS, Job, Settings
 from model.ranks import Ranks
 from model.schedule import Events, Factor, SkipRange
 from model.trainer import train
+from model.transformer import Transformer
 from tasks.storage import Storage
 
 WORKER = Path(__file__).with_name("train_worker.py")
@@ -175,9 +179,10 @@ def test_two_ranks_killed_while_saving_resume_exactly(make_job: Any, rank_proces
 
 
 def test_a_bad_batch_is_skipped_on_both_ranks(make_job: Any, rank_processes: Any) -> None:
+    """torchtitan#3863, pytorch#46849: the gradient of rank 1 alone is infinite; both leave weights and moments be."""
     job = make_job(settings={"checkpoint_steps": 1, "keep_checkpoints": 20, "micro_batch_rows": 4})
     # Forward passes of a rank: one per step and one for each probe; the fourth step is the seventh pass
-    rank_processes.run(WORKER, 2, JOB=job, POISON={1: [7]})
+    rank_processes.run(WORKER, 2, JOB=job, POISON={1: {7: math.inf}})
     actions = exact_metrics(job)["action"].to_pylist()
     assert actions == ["apply"] * 3 + ["skip"] + ["apply"] * 8
     assert digest_of(job, 4) == digest_of(job, 3) != digest_of(job, 5)
@@ -226,6 +231,43 @@ def test_a_damaged_checkpoint_costs_steps_not_the_result(make_job: Any) -> None:
         job.store.write_bytes(f"{step_key(job.checkpoints_folder, step)}/manifest.json", b"{}")
     with pytest.raises(NoSoundCheckpoint, match="no sound checkpoint among 3"):
         train(replace(job, attempt="a3"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"seed": 2}, "seed 1 -> 2"),
+        ({"optimizer": {"betas": [0.9, 0.99]}}, "optimizer.betas [0.9, 0.95] -> [0.9, 0.99]"),
+        ({"phase": phase_of(weights={"web": 1, "code": 1})}, "weights.web 3.0 -> 1.0"),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_refused(make_job: Any, fields: dict[str, Any], reason: str) -> None:
+    """torchtitan#3732: a folder that holds something else is no place to go on from."""
+    job = make_job()
+    train(job, lambda: True)
+    run = PhaseRun.model_validate(job.run.model_dump() | fields)
+    with pytest.raises(NoSoundCheckpoint, match=re.escape(f"it is of another training: {reason}")):
+        train(replace(job, run=run, attempt="a2"))
+
+
+def test_memory_that_runs_out_is_no_silent_end(make_job: Any) -> None:
+    """torchtitan#2374: the error comes out; what was saved is there and the training goes on from it."""
+    straight, job = make_job(folder="train/straight"), make_job()
+    train(straight)
+    passes = 0
+
+    def run_out(module: torch.nn.Module, *given: Any) -> None:
+        nonlocal passes
+        passes += isinstance(module, Transformer)
+        if passes == 16:  # two in each of seven steps, one for the probe of step 4
+            raise MemoryError("out of memory")
+
+    hook = register_module_forward_hook(run_out)
+    with pytest.raises(MemoryError, match="out of memory"):
+        train(job)
+    hook.remove()
+    assert train(replace(job, attempt="a2")).began == "resumed from step 4"
+    assert digest_of(job) == digest_of(straight)
 
 
 def test_a_load_that_changes_the_loss_is_refused(make_job: Any, tmp_path: Path) -> None:

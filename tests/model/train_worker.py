@@ -1,6 +1,7 @@
 """Run in ranks: trains the given job; may poison a loss, or be killed, terminated or refused at a write."""
 
 import json
+import math
 import os
 import signal
 from dataclasses import replace
@@ -49,16 +50,17 @@ class DisturbedStorage(Storage):
             raise StorageError("refused")
 
 
-def poison(calls: list[int]) -> None:
-    """Make the loss of these forward passes (counted from 1, probe rows included) infinite."""
+def poison(factors: dict[int, float]) -> None:
+    """Multiply the loss of these forward passes (counted from 1, probe rows included)."""
     seen = 0
 
     def hook(module: nn.Module, given: object, output: Any) -> Any:
         nonlocal seen
         if isinstance(module, Transformer):
             seen += 1
-            if seen in calls:
-                return TokenLosses(output.objective * torch.inf, output.nll_BT, output.z_BT)
+            if factor := factors.get(seen):
+                shown = output.nll_BT * factor if math.isfinite(factor) else output.nll_BT  # inf x 0 would be no number
+                return TokenLosses(output.objective * factor, shown, output.z_BT)
         return output
 
     register_module_forward_hook(hook)
@@ -85,7 +87,7 @@ def main(rank: int, ranks: int) -> None:
     job = replace(job, store=store)
     if point := GIVEN.get("KILL_IN", {}).get(rank):
         kill_in(*point)
-    poison(GIVEN.get("POISON", {}).get(rank, []))
+    poison(GIVEN.get("POISON", {}).get(rank, {}))
     if ranks > 1:
         dist.init_process_group("gloo", init_method=GIVEN["INIT_METHOD"], rank=rank, world_size=ranks)
     outcome = train(job, lambda: bool(GIVEN.get("STOP")))
