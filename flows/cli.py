@@ -240,6 +240,8 @@ def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunReco
         say_summary(summarise(storage, record), link, is_lasting=configured_url() is not None)
     if not is_done:
         say_error(f"run {run_id} {record.state}: {record.attempts[-1].message}")
+        if record.attempts[-1].message.startswith(ConfigError.__name__):  # what only finished stages could show
+            raise typer.Exit(2)
         say_progress(f"finished parts are kept; to go on: basemill rerun {run_id}")
         raise typer.Exit(1)
 

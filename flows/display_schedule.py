@@ -22,8 +22,9 @@ def say_forecast(forecast: Forecast) -> None:
     say()
     _say_phases(forecast.phases)
     if any(phase.sources for phase in forecast.phases):
-        say_mixture([line for phase in forecast.phases for line in phase.sources])
-        say()
+        lines = [line for phase in forecast.phases for line in phase.sources]
+        say_mixture(lines)
+        say("?: unknown until mix or pack has run\n" if any(line.available is None for line in lines) else "")
     _say_memory(forecast.phases)
 
 

@@ -18,6 +18,7 @@ from flows.cli_options import Root, RunName
 from flows.display import say_error, say_progress
 from flows.prefect_server import quiet_environment
 from tasks.errors import ConfigError, PipelineError
+from tasks.fork import fork_label
 from tasks.journal import Journal, Run
 from tasks.outcome import Reference
 from tasks.recipe import Recipe
@@ -77,7 +78,9 @@ def train_phases(run: Run, references: dict[str, Reference]) -> None:
 
     trained = {stages.IMPORTED: references["import"]} if "import" in references else {}
     for phase in run.recipe.train.phases:
-        label = f"train {phase.name}"
+        label, fork = f"train {phase.name}", fork_label(phase.name)
+        if phase.fork:
+            trained[fork] = references.get(fork) or stages.fork.fn(run, phase)
         found = references.get(label) or stages.train.fn(run, references, phase.name, trained)
         trained[phase.name] = found
         say_progress(f"{label}: {found}{' (cached)' if label in references else ''}")

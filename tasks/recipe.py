@@ -142,6 +142,11 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
                 self.model.check_length(phase.sequence_length)
             except ValueError as error:
                 raise ValueError(f"model.{error} (train.phases[{index}].sequence_length)") from error
+            if phase.rope_base is not None and self.model.positions != "rope":
+                raise ValueError(
+                    f"train.phases[{index}].rope_base {phase.rope_base:g}: model.positions is "
+                    f"{self.model.positions!r}, which has no base; leave it out"
+                )
         if self.export.enabled:
             try:
                 shape_of(self.model)

@@ -76,7 +76,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
     by_source, held_out = (packs_by_source(datasets, split) for split in ("train", "held_out"))
     parent = next((manifest for manifest in datasets if manifest.stage in ("train", "import", "fork")), None)
     packs = [pack_of(source, manifest) for source, manifest in sorted(by_source.items())]
-    check_data(config, packs, parent)
+    check_data(config, packs, parent, with_epochs=not into.dry)  # a plan shows all sources and what would fit
     inputs = {f"pack:{source}": manifest for source, manifest in sorted(by_source.items())}
     inputs |= {f"held_out:{source}": manifest for source, manifest in sorted(held_out.items())}
     if parent is not None:
@@ -123,7 +123,7 @@ def pack_of(source: str, manifest: Manifest) -> Pack:
     return Pack(source, manifest.digest, parts, manifest.extra["tokens"], manifest.config["request"]["sequence_length"])
 
 
-def check_data(config: PhaseRun, packs: list[Pack], parent: Manifest | None) -> None:
+def check_data(config: PhaseRun, packs: list[Pack], parent: Manifest | None, *, with_epochs: bool = True) -> None:
     """Raises ConfigError when the packs can't carry the phase: one is missing or empty, or read too often."""
     phase, used = config.phase, dict(parent.extra["ordinals"]) if parent else {}
     try:
@@ -133,7 +133,8 @@ def check_data(config: PhaseRun, packs: list[Pack], parent: Manifest | None) -> 
                 raise ConfigError(
                     f"phase {phase.name} reads rows of {phase.sequence_length}, {pack.source}'s hold {pack.length}"
                 )
-        check_epochs([(order, rows_of_phase(config))], config.max_epochs)
+        if with_epochs:
+            check_epochs([(order, rows_of_phase(config))], config.max_epochs)
     except ValueError as error:
         raise ConfigError(f"train: {error}") from error
 

@@ -146,6 +146,7 @@ def test_a_training_that_is_not_finished_can_be_forked(workspace: Workspace, pac
 def test_what_is_not_there_or_does_not_fit_is_refused(
     workspace: Workspace, packs: list[Manifest], parent: Manifest
 ) -> None:
+    """torchtitan#3732: a step that does not exist, or another model's checkpoint, never means a start from scratch."""
     storage = workspace.storage
     with pytest.raises(ConfigError, match="no such run"):
         find_checkpoint(storage, ForkConfig(run="20250101"))

@@ -86,6 +86,10 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
     ({"train": phases({}, {})}, ["phases[1].name 'main' is used twice"]),
     ({"train": phases({"after": "warm"})}, ["phases[0].after 'warm'", "earlier phase"]),
     ({"train": phases({"after": {"run": "20260101", "stp": 5}})}, ["phases[0].after.stp: unknown key", "'step'"]),
+    (
+        {"train": phases({"rope_base": 5e5}), "model": {"size": "tiny", "positions": "sinusoidal"}},
+        ["train.phases[0].rope_base 500000: model.positions is 'sinusoidal'"],
+    ),
     ({"train": phases({"after": {"step": 5}})}, ["phases[0].after.run: this key is required"]),
     ({"train": phases({"after": 5})}, ["phases[0].after:", "got 5"]),
     ({"model": {"size": "9b"}}, ["model: size '9b'", "tiny, demo, 100m"]),

@@ -84,6 +84,7 @@ def train(packs: list[Manifest], into: Workspace, run: PhaseRun | None = None, *
 
 
 def test_a_phase_is_trained_published_and_cached(workspace: Workspace, packs: list[Manifest]) -> None:
+    """OLMo-core#229: a finished training that is started again saves nothing anew."""
     manifest = train(packs, workspace)
     assert manifest.stage == "train"
     assert manifest.totals["rows_in"] == manifest.totals["rows_out"] == STEPS * ROWS
@@ -272,7 +273,10 @@ def test_what_the_data_cannot_carry_is_refused_before_work(
 ) -> None:
     run = make_run(**phase)
     with pytest.raises(ConfigError, match=message):
-        train(packs, replace(workspace, dry=True), run)
+        train(packs, workspace, run)
+    assert list(workspace.storage.list_files("train")) == []
+    with pytest.raises(NotComputed if "tokens" in phase and len(phase) == 1 else ConfigError):
+        train(packs, replace(workspace, dry=True), run)  # of tokens, `plan` says more: see check_repeats
 
 
 def test_ranks_that_cannot_share_a_batch_are_refused() -> None:
