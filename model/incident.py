@@ -7,9 +7,9 @@
 
 `loss` is a document's mean loss under the checkpoint gone back to; `score` = (loss - median) / MAD, both of its source
 in the healthy steps. The first tokens of a document are the hard ones, so that a short one has a high mean: below the
-median length the MAD grows with 1 / length. The numerical report is taken before the roll-back: largest
-activations by block, the update by block relative to its weights, and the bad batch computed again in fp32: healthy
-there means the precision was at fault.
+median length the MAD grows with 1 / length. The numerical report is taken before the roll-back: the largest logit,
+largest activations by block, the update by block relative to its weights, and the bad batch computed again in fp32:
+healthy there means the precision was at fault.
 """
 
 import json
@@ -126,6 +126,7 @@ def _score_of(row: dict[str, Any], median: float, mad: float, targets: float) ->
 
 def numerical_report(training: Training, batch: Batch, lr: float) -> dict[str, Any]:
     """What the weights as they are now make of a bad batch. Collective."""
+    logit = max(training.ranks.gather(_largest_logit(training, batch)))  # first: measuring gathers the weights again
     largest, losses = _watched(training.model, lambda: training.measure(batch))
     targets = max(1.0, training.ranks.sum([batch.num_targets], training.device)[0])
     loss = training.ranks.sum([float(losses.sum())], training.device)[0] / targets
@@ -136,9 +137,21 @@ def numerical_report(training: Training, batch: Batch, lr: float) -> dict[str, A
         "loss": _finite(loss),
         "loss_in_fp32": _finite(replayed),
         "verdict": "numerical" if not loss <= limit and replayed <= limit else "data or model",
+        "largest_logit": _finite(logit),
         "largest_activation": _by_block([max(values) for values in zip(*training.ranks.gather(largest), strict=True)]),
         "update_to_weight": _by_block(_update_ratios(training, lr)),
     }
+
+
+def _largest_logit(training: Training, batch: Batch) -> float:
+    """max |logit| of this rank's rows, one at a time: all logits of a micro-batch may not fit."""
+    training.model.eval()
+    largest = 0.0
+    with torch.no_grad():
+        for piece in batch.micro_batches(1):
+            logits_1TV = training.model(piece.ids_BT.to(training.device), piece.document_starts)
+            largest = max(largest, float(logits_1TV.abs().max().nan_to_num(nan=math.inf)))
+    return largest
 
 
 def _watched(model: nn.Module, run: Any) -> tuple[list[float], Tensor]:

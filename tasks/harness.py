@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from tasks.storage import Storage
 HARNESS_VERSION = "0.4.13"  # the one that tasks/task_scores.py is compared with
 VARIABLE = "BASEMILL_LM_EVAL"
 RECORD = "record.json"
+STDERR = 2  # the file descriptor: stdout is for our own answer
 
 
 class HarnessScore(BaseModel, frozen=True):
@@ -156,6 +156,6 @@ def _status(storage: Storage, record: RunRecord, exported: Manifest, names: list
 
 def _execute(command: list[str]) -> None:
     """Run the harness; what it says goes to stderr, as it comes. Raises DataError when it fails."""
-    done = subprocess.run(command, stdout=sys.stderr.fileno(), check=False)
+    done = subprocess.run(command, stdout=STDERR, check=False)
     if done.returncode:
         raise DataError(f"{command[0]} ended with exit status {done.returncode}; what it said stands above")

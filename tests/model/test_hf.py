@@ -57,6 +57,7 @@ def tokens() -> torch.Tensor:
 @pytest.mark.parametrize("tie", [True, False])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4], ids=["multi-query", "grouped", "multi-head"])
 def test_logits_equal_transformers_at_every_position(tokens: torch.Tensor, tie: bool, kv_heads: int) -> None:
+    """Rows of q and k in transformers' order, whatever the number of heads (nanotron#241, TinyLlama#24)."""
     model = built(tie_embeddings=tie, num_kv_heads=kv_heads)
     llama = build_theirs(model.config, model.state_dict(), 1024, model.rope_base)
     other_base = build_theirs(model.config, model.state_dict(), 1024, 9_000.0)

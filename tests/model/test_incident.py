@@ -139,6 +139,7 @@ def check_poison(job: Job, first: int, tolerance: float) -> None:
         assert report["decision"]["step"] == step
         assert report["numerical"]["verdict"] == "data or model"
         assert set(report["numerical"]["update_to_weight"]) == {"blocks.0"}
+        assert 1 < report["numerical"]["largest_logit"] < 100
     rows = pa.concat_tables(tables)
     rows = [row for row in rows.filter(rows["is_suspect"]).to_pylist() if row["targets"] >= JUDGED_TARGETS]
     refs = order.rows_of_positions(np.array([row["position"] for row in rows]))

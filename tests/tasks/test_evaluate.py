@@ -181,7 +181,7 @@ class Uniform(torch.nn.Module):
 
 
 def test_hand_counted_bits_per_byte() -> None:
-    """bos=0 and eos=1 are special; 2 stands for 3 bytes (half a character is 1), 3 for 1."""
+    """bos=0 and eos=1 are special; 2 stands for 3 bytes (half a character is 1), 3 for 1 (nanochat#693)."""
     rows = pa.table(
         {
             "input_ids": pa.FixedSizeListArray.from_arrays(

@@ -1,10 +1,15 @@
 """The harness beside the pipeline: asked for what the user wants, kept beside the model, never without a status."""
 
+import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from tasks.errors import ConfigError, DataError
 from tasks.export import ExportConfig, export_model
 from tasks.harness import (
@@ -86,6 +91,24 @@ def test_scores_lie_beside_the_model_with_their_status(
     assert exported.parts == before
     page = storage.read_bytes(write_report(storage, record)).decode()
     assert "<td>winogrande</td><td>acc 0.5000 ± 0.1250</td><td>not decontaminated (sources: code, web)</td>" in page
+
+
+def test_the_command_hands_options_on(
+    trained_run: TrainedRun, exported: Manifest, record: RunRecord, program: Path
+) -> None:
+    storage = trained_run.into.storage
+    record.save(storage)
+    command = ["harness", record.run_id, "--tasks", "quiz", "--root", storage.url]
+    shown = subprocess.run(
+        [sys.executable, "-m", "flows.cli", *command, "--", "--limit", "10"], capture_output=True, text=True, check=True
+    )
+    assert "quiz" in shown.stdout
+    assert "acc 0.5000 ± 0.1250" in shown.stdout
+    assert "a table" in shown.stderr  # what the harness says
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    assert found["scores"][0]["status"] == "decontaminated"
+    given = [found.command for found in harness_records(storage, exported.reference) if "--limit" in found.command]
+    assert given[0][-2:] == ["--limit", "10"]
 
 
 def test_a_harness_that_fails_or_says_nothing(trained_run: TrainedRun, record: RunRecord, program: Path) -> None:
