@@ -193,7 +193,8 @@ class Checkpoints:
     def retain(self, keep: int, keep_steps: Iterable[int] = ()) -> list[int]:
         """Remove all but the newest `keep`, the newest healthy one, the last and `keep_steps`; rank 0 only.
 
-        Metrics stay: they are the history. Returns the steps removed.
+        What saves that failed or were killed left behind goes as well; metrics stay: they are the history. Returns the
+        steps removed.
         """
         found = {step: read_manifest(self.store, self.folder, step) for step in list_steps(self.store, self.folder)}
         known = {step: manifest for step, manifest in found.items() if isinstance(manifest, CheckpointManifest)}
@@ -203,12 +204,22 @@ class Checkpoints:
         kept |= {step for step in newest if known[step].is_last}
         removed = [step for step in sorted(known) if step not in kept]
         for step in removed:
-            key = step_key(self.folder, step)
-            self.store.delete(f"{key}/manifest.json")  # first: half a checkpoint must not look like one
-            for file in [*known[step].shards, *known[step].files]:
-                if file.name != "metrics.parquet":
-                    self.store.delete(f"{key}/{file.name}")
+            self.store.delete(f"{step_key(self.folder, step)}/manifest.json")  # first: half of one must not look whole
+            found[step] = UNFINISHED
+        for step in [step for step in found if newest and step <= newest[0]]:
+            self._sweep(step, found[step])
         return removed
+
+    def _sweep(self, step: int, manifest: CheckpointManifest | str) -> None:
+        """Delete the files of a step that its manifest does not name; nothing where that is damaged: it is evidence."""
+        if isinstance(manifest, str) and manifest != UNFINISHED:
+            return
+        named = {"manifest.json", "metrics.parquet"}
+        if not isinstance(manifest, str):
+            named |= {file.name for file in (*manifest.shards, *manifest.files)}
+        for file in self.store.list_files(step_key(self.folder, step)):
+            if file.key.rpartition("/")[2] not in named:
+                self.store.delete(file.key)
 
     # --- loading -------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from model.checkpoint import Checkpoints, NoSoundCheckpoint, load_weights, tensors_digest, training_tensors
-from model.checkpoint_files import TrainState, list_steps, read_metrics
+from model.checkpoint_files import UNFINISHED, TrainState, list_steps, read_metrics
 from model.ranks import Ranks
 from tasks.storage import Storage
 
@@ -206,6 +206,20 @@ def test_retention_keeps_the_last_healthy_the_named_and_the_history(store: Stora
     assert checkpoints.retain(2, keep_steps=[10]) == []
     assert read_metrics(store, f"{FOLDER}/step-00000070")["step"].to_pylist() == list(range(10, 80, 10))
     assert checkpoints.retain(0) == [10, 60, 70]
+
+
+def test_what_failed_saves_left_behind_goes_with_the_next(saved: Storage, tmp_path: Path) -> None:
+    """Beside a kept checkpoint and in place of one; what is damaged stays, and what is being written now."""
+    left = [f"{FOLDER}/step-000000{step}/k1-shard.safetensors" for step in (10, 15, 20, 40)]
+    for key in left:
+        saved.write_bytes(key, b"half")
+    saved.write_bytes(f"{FOLDER}/step-00000015/metrics.parquet", b"history")
+    saved.write_bytes(f"{FOLDER}/step-00000020/manifest.json", b"{")
+    assert checkpoints_of(saved, tmp_path).retain(3) == []
+    assert [saved.exists(key) for key in left] == [False, False, True, True]
+    assert saved.exists(f"{FOLDER}/step-00000015/metrics.parquet")
+    for step in (10, 30):
+        assert checkpoints_of(saved, tmp_path).load(f"{FOLDER}/step-000000{step}", make_training(0)) != UNFINISHED
 
 
 def test_the_last_checkpoint_of_a_phase_is_never_removed(store: Storage, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_tiny_parameters_have_gradients(together: Results) -> None:
 
 
 def test_tied_matrix_stays_one_parameter(together: Results) -> None:
+    """torchtitan#2495, #2522: after wrapping, drawing and loading."""
     assert "head.weight" not in together["tied"]["weights"]
     assert "head.weight" in together["untied"]["weights"]
 

@@ -52,6 +52,7 @@ def test_step_is_that_of_the_formula() -> None:
 
 
 def test_recipe_wins_over_a_loaded_state() -> None:
+    """pytorch#60265, gpt-neox#1029: a loaded optimizer brings its old rate, betas and decay back."""
     model = built()
     old = build_optimizer(model, CONFIG)
     set_step(old, CONFIG, lr=1.0, weight_decay=0.5)

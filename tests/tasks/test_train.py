@@ -148,6 +148,17 @@ def test_cancelled_training_keeps_its_steps_and_goes_on(workspace: Workspace, pa
     assert stopped_at in (1, 3)  # seen at the first poll; the others stand at every second step
 
 
+def test_a_training_ended_by_sigterm_saves_and_is_worth_a_retry(workspace: Workspace, packs: list[Manifest]) -> None:
+    undisturbed = train(packs, replace(workspace, generations={"train": 1}))
+    ended = replace(workspace, run_id="ended", on_progress=lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(WorkerLost, match="stopped from outside before its end; it resumes from the newest checkpoint"):
+        train(packs, ended, checkpoint_steps=100)
+    resumed = train(packs, replace(workspace, run_id="resumed"))
+    assert resumed.digest == undisturbed.digest
+    [begun, *_] = workspace.storage.list_files("runs/resumed/live/train-main")
+    assert b"resumed from step" in workspace.storage.read_bytes(begun.key)
+
+
 def test_training_on_s3_is_stopped_and_gives_what_a_disk_gives(
     workspace: Workspace, packs: list[Manifest], s3_root: str
 ) -> None:
