@@ -86,6 +86,7 @@ class Job:
     parent: str | None = None
     live_prefix: str | None = None
     held_out: tuple[Pack, ...] = ()  # rows that judge the model while it is trained, by source
+    token_bytes: str | None = None  # key of a JSON list: bytes of text that each token stands for
 
     @property
     def checkpoints_folder(self) -> str:

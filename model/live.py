@@ -26,6 +26,15 @@ Line = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
+def scalars_of(line: Line) -> dict[str, float]:
+    """The curves that a line has a point of: of a step SCALARS, of held-out text bits per byte by source."""
+    if "event" in line:
+        found = {f"bits_per_byte/{source}": value for source, value in line.get("bits_per_byte", {}).items()}
+    else:
+        found = {name: line.get(name) for name in SCALARS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 class LiveView:
     """Collects lines and publishes them in segments; without a prefix it drops them."""
 
@@ -49,7 +58,7 @@ class LiveView:
         text = "".join(json.dumps(line) + "\n" for line in self.lines)
         try:
             self.store.write_bytes(f"{self.prefix}/{self.attempt}-{self.segment:05d}.jsonl", text.encode())
-            self._publish_tensorboard([line for line in self.lines if "event" not in line])
+            self._publish_tensorboard([line for line in self.lines if scalars_of(line)])
         except self.store.errors as error:
             logger.warning("the live view is kept for the next segment: %s", error)
             return
@@ -63,8 +72,8 @@ class LiveView:
         try:
             with SummaryWriter(str(folder), filename_suffix=f".{self.attempt}-{self.segment:05d}") as writer:
                 for line in steps:
-                    for name in (name for name in SCALARS if line.get(name) is not None):
-                        writer.add_scalar(f"{line['phase']}/{name}", line[name], line["step"])
+                    for name, value in scalars_of(line).items():
+                        writer.add_scalar(f"{line['phase']}/{name}", value, line["step"])
             for path in folder.iterdir():
                 self.store.publish_file(path, f"{self.prefix}/tensorboard/{path.name}")
         finally:

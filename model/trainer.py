@@ -27,6 +27,7 @@ from torch import Tensor
 from model.batches import Batch, Loader, PackReader, StepBatch
 from model.distribute import check_sums, loss_factor, reduce_gradients
 from model.experts import update_router_biases
+from model.held_out import Figures
 from model.incident import numerical_report, positions_of, write_incident
 from model.job import Job, Outcome, Status
 from model.live import LiveView
@@ -210,8 +211,11 @@ class Trainer:
         self._settle()
         is_due = is_last or training.step % self.job.run.stability.checkpoint_steps == 0
         if is_due and training.held_out.batches:
-            held_out = training.held_out.losses(training.measure, training.device)
-            self.live.add({"event": "held-out loss", "step": training.step, "nats_per_token": held_out})
+            figures = training.held_out.figures(training.measure, training.device)
+            event: dict[str, Any] = {"event": "held-out loss", "step": training.step, "phase": self.job.run.phase.name}
+            for name in Figures._fields:
+                event[name] = {source: getattr(own, name) for source, own in figures.items()}
+            self.live.add(event)
         training.save(is_last)
         while must_wait and not self._settle():
             time.sleep(RETRY_SECONDS)

@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import orjson
@@ -98,6 +98,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
         parent=parent.extra["checkpoint"] if parent else None,
         live_prefix=f"runs/{into.run_id}/live/train-{config.phase.name}",
         held_out=tuple(pack_of(source, manifest) for source, manifest in sorted(held_out.items())),
+        token_bytes=token_bytes_of(by_source),
     )
     with dataset.lease() as lost:
         if into.storage.exists(job.halted_key):
@@ -121,6 +122,12 @@ def pack_of(source: str, manifest: Manifest) -> Pack:
     """What the data order needs to know of a pack."""
     parts = tuple(PackPart(part.path, part.rows) for part in manifest.parts if part.rows)
     return Pack(source, manifest.digest, parts, manifest.extra["tokens"], manifest.config["request"]["sequence_length"])
+
+
+def token_bytes_of(packs: Mapping[str, Manifest]) -> str | None:
+    """Where the tokenizer of the packs lists the bytes of its tokens."""
+    entries = (entry for pack in packs.values() for entry in pack.inputs if entry["role"] == "vocabulary")
+    return next((f"{entry['stage']}/{entry['fingerprint']}/token_bytes.json" for entry in entries), None)
 
 
 def check_data(config: PhaseRun, packs: list[Pack], parent: Manifest | None, *, with_epochs: bool = True) -> None:

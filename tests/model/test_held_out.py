@@ -1,5 +1,8 @@
 """Held-out rows that judge a model: every rank the same number, the same rows each time."""
 
+import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +54,19 @@ def test_every_rank_has_the_same_number_of_rows(job: Job) -> None:
 
 def test_losses_are_means_over_targets_and_sources(job: Job) -> None:
     held_out = HeldOut(job, Ranks())
-    assert held_out.losses(ones, CPU) == {"web": 1.0, "code": 1.0}
+    assert held_out.figures(ones, CPU) == {"web": (1.0, None), "code": (1.0, None)}
     assert held_out.mean_loss(lambda batch: 2 * ones(batch), CPU) == 2.0
     held_out.batches.clear()
     assert held_out.mean_loss(ones, CPU) is None
+
+
+def test_bits_per_byte_leave_special_tokens_out(job: Job) -> None:
+    """Even ids stand for 3 bytes, odd ones are special: 2 nats per token are 2 / (3 ln 2) bits per byte."""
+    sizes = [3 * (token % 2 == 0) for token in range(job.run.model.vocab_size)]
+    job.store.write_bytes("vocabulary/v/token_bytes.json", json.dumps(sizes).encode())
+    held_out = HeldOut(replace(job, token_bytes="vocabulary/v/token_bytes.json"), Ranks())
+    assert any(int(batch.targets_BT.max()) % 2 for batch in held_out.batches.values())
+    figures = held_out.figures(lambda batch: 2 * ones(batch), CPU)
+    for own in figures.values():
+        assert own.nats_per_token == 2.0
+        assert own.bits_per_byte == pytest.approx(2 / math.log(2) / 3)

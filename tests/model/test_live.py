@@ -40,6 +40,17 @@ def test_tensorboard_reads_the_segments_as_one_curve(store: Storage) -> None:
     assert found == {1: 0.5, 2: 1.0, 3: 1.5}
 
 
+def test_tensorboard_shows_bits_per_byte_of_each_source(store: Storage) -> None:
+    view = LiveView(store, "live", "a1")
+    view.add({"event": "begin", "message": "fresh start"})
+    view.add({"event": "held-out loss", "phase": "main", "step": 9, "bits_per_byte": {"web": 1.5, "code": None}})
+    view.close_segment()
+    [file] = store.list_files("live/tensorboard")
+    events = EventAccumulator(store.path(file.key)).Reload()
+    assert events.Tags()["scalars"] == ["main/bits_per_byte/web"]
+    assert [(event.step, event.value) for event in events.Scalars("main/bits_per_byte/web")] == [(9, 1.5)]
+
+
 def test_without_a_place_nothing_is_kept(store: Storage) -> None:
     view = LiveView(store, None, "a1")
     view.add(line_of(1))

@@ -1,6 +1,7 @@
 """Poison in real documents: training stumbles, names them, they are excluded, and the next run has none of them."""
 
 import json
+import math
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -294,6 +295,19 @@ def test_what_cannot_be_excluded(poisoned: Poisoned, incident: Incident, tmp_pat
         exclude(storage, poisoned.record, None, 1e9)
     with pytest.raises(ConfigError, match="has no incidents"):
         exclude(Storage(str(tmp_path)), poisoned.record.model_copy(update={"datasets": []}), None, 6.0)
+
+
+def test_training_notes_bits_per_byte_of_held_out_text(poisoned: Poisoned) -> None:
+    """Here a token is a byte, so that they are the nats of all targets but eos, over ln 2."""
+    storage = poisoned.lake.into.storage
+    files = [f.key for f in storage.list_files(f"runs/{poisoned.record.run_id}/live/train-main") if "jsonl" in f.key]
+    lines = [json.loads(line) for key in files for line in storage.read_bytes(key).splitlines()]
+    events = [line for line in lines if line.get("event") == "held-out loss"]
+    assert {line["phase"] for line in events} == {"main"}
+    for source in COUNTS:
+        curve = [line["bits_per_byte"][source] for line in events]
+        assert curve[-1] < 0.9 * curve[0]
+        assert curve[-1] == pytest.approx(events[-1]["nats_per_token"][source] / math.log(2), rel=0.05)
 
 
 # --- single functions ----------------------------------------------------------------------------------------------
