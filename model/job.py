@@ -1,11 +1,11 @@
 """What a training is given, how it ends, and what it notes of each step. No torch here: `plan` reads it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from model.config import PhaseRun
 from model.order import DataOrder, Pack, slots_of
@@ -69,7 +69,17 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=True,
         description="training goes on while a copy of weights and moments is written (12 bytes per parameter)",
     )
+    profile_steps: tuple[int, int] | None = Field(
+        default=None, description="first and last step of a torch profile, written below profiles/ of the dataset"
+    )
     cache_bytes: int = Field(default=CACHE_BYTES, ge=1, description="row groups of packs held in memory by each rank")
+
+    @field_validator("profile_steps")
+    @classmethod
+    def _check_profile(cls, steps: tuple[int, int] | None) -> tuple[int, int] | None:
+        if steps and not 1 <= steps[0] <= steps[1]:
+            raise ValueError(f"profile_steps {list(steps)}: give the first and the last step, from 1 on")
+        return steps
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ class Job:
     live_prefix: str | None = None
     held_out: tuple[Pack, ...] = ()  # rows that judge the model while it is trained, by source
     token_bytes: str | None = None  # key of a JSON list: bytes of text that each token stands for
+    decode: Callable[[list[int]], str] | None = None  # ids to text, for samples in the live view
 
     @property
     def checkpoints_folder(self) -> str:

@@ -19,7 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 from model.store import Store
 
 SEGMENT_SECONDS = 30.0
-SCALARS = ("loss", "z_loss", "grad_norm", "lr", "tokens_per_second", "data_wait_ratio")
+SCALARS = ("loss", "z_loss", "grad_norm", "lr", "update_norm", "tokens_per_second", "data_wait_ratio", "mfu")
 
 Line = dict[str, Any]
 
@@ -58,20 +58,24 @@ class LiveView:
         text = "".join(json.dumps(line) + "\n" for line in self.lines)
         try:
             self.store.write_bytes(f"{self.prefix}/{self.attempt}-{self.segment:05d}.jsonl", text.encode())
-            self._publish_tensorboard([line for line in self.lines if scalars_of(line)])
+            shown = [line for line in self.lines if scalars_of(line) or line.get("event") == "sample"]
+            self._publish_tensorboard(shown)
         except self.store.errors as error:
             logger.warning("the live view is kept for the next segment: %s", error)
             return
         self.lines.clear()
         self.segment += 1
 
-    def _publish_tensorboard(self, steps: list[Line]) -> None:
-        if not steps:
+    def _publish_tensorboard(self, lines: list[Line]) -> None:
+        if not lines:
             return
         folder = Path(tempfile.mkdtemp(prefix="basemill-"))
         try:
             with SummaryWriter(str(folder), filename_suffix=f".{self.attempt}-{self.segment:05d}") as writer:
-                for line in steps:
+                for line in lines:
+                    if line.get("event") == "sample":  # Markdown: indented, it is shown as it is
+                        text = "    " + f"{line['prompt']} | {line['text']}".replace("\n", "\n    ")
+                        writer.add_text(f"{line['phase']}/{line['source']}", text, line["step"])
                     for name, value in scalars_of(line).items():
                         writer.add_scalar(f"{line['phase']}/{name}", value, line["step"])
             for path in folder.iterdir():

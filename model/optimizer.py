@@ -6,6 +6,7 @@ step from the pure plan, so what a checkpoint remembers of them never overrides 
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,16 @@ def set_step(optimizer: torch.optim.Optimizer, config: OptimizerConfig, lr: floa
         group["lr"] = lr
         group["betas"], group["eps"] = config.betas, config.eps
         group["weight_decay"] = weight_decay if group["name"] == "decayed" else 0.0
+
+
+def last_update(optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> Tensor:
+    """What the last step took from a parameter, weight decay included, from its moments: AdamW in its own words."""
+    state, lr, (beta1, beta2) = optimizer.state[parameter], group["lr"], group["betas"]
+    steps = float(state["step"])
+    mean, square = (state[name].detach() for name in ("exp_avg", "exp_avg_sq"))
+    step = lr * (mean / (1 - beta1**steps)) / ((square / (1 - beta2**steps)).sqrt() + group["eps"])
+    decay = lr * group["weight_decay"]
+    return step + (parameter.detach() + step) * (decay / (1 - decay))
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

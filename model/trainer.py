@@ -48,6 +48,7 @@ from model.stability import (
     with_roll_back,
 )
 from model.training import Training
+from model.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Trainer:
     def __init__(self, job: Job, ranks: Ranks, terminated: Callable[[], bool], should_stop: Callable[[], bool]) -> None:
         self.job, self.ranks, self.terminated, self.should_stop = job, ranks, terminated, should_stop
         self.training = Training(job, ranks)
+        self.watch = Watch(job, ranks, self.training)
         self.live = LiveView(job.store, job.live_prefix if ranks.is_first else None, job.attempt)
         self.next_poll = 0.0
 
@@ -123,7 +125,9 @@ class Trainer:
     def _run_steps(self, steps: Iterator[StepBatch]) -> Status:
         begun, config = time.perf_counter(), self.job.run.stability
         for item in steps:
+            self.watch.begin_step()
             action = self._train_step(item, begun, time.perf_counter() - begun)
+            self.watch.end_step(is_last=item.plan.is_last)
             if action == "skip" and (status := self._recover(item)):
                 return status
             stops, is_due = self._agree()
@@ -201,8 +205,7 @@ class Trainer:
         }
         row: dict[str, Any] = planned | measured
         self.training.rows.append(row)
-        speed = item.plan.batch_rows * item.plan.sequence_length / row["seconds"]
-        self.live.add(row | {"tokens_per_second": speed, "data_wait_ratio": row["data_seconds"] / row["seconds"]})
+        self.live.add(row | self.watch.of_step(row))
         if row["action"] != "apply":
             logger.warning("bad step: %s", row)
 
@@ -216,6 +219,8 @@ class Trainer:
             for name in Figures._fields:
                 event[name] = {source: getattr(own, name) for source, own in figures.items()}
             self.live.add(event)
+            if sample := self.watch.sample():
+                self.live.add(sample)
         training.save(is_last)
         while must_wait and not self._settle():
             time.sleep(RETRY_SECONDS)

@@ -138,10 +138,14 @@ class Training:
         with torch.no_grad():
             losses = [self.forward(piece).nll_BT.float().cpu() for piece in batch.micro_batches(rows)]
         self.model.train()
+        self.let_go()
+        return torch.cat(losses)
+
+    def let_go(self) -> None:
+        """Drop gathered weights where no backward follows to do so: the next load or step would meet stale ones."""
         for unit in (*self.model.blocks, self.model):
             if isinstance(unit, FSDPModule):
-                unit.reshard()  # no backward follows to do so: the next load or step would meet stale whole weights
-        return torch.cat(losses)
+                unit.reshard()
 
     def forward(self, batch: Batch) -> TokenLosses:
         """The losses of this rank's rows. Collective."""

@@ -59,6 +59,7 @@ from tasks.train_ranks import (
     train_here,
     train_on_ray,
 )
+from tasks.trained_model import decoder_of
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
         live_prefix=f"runs/{into.run_id}/live/train-{config.phase.name}",
         held_out=tuple(pack_of(source, manifest) for source, manifest in sorted(held_out.items())),
         token_bytes=token_bytes_of(by_source),
+        decode=decoder_of(into.storage, next(iter(by_source.values()))),
     )
     with dataset.lease() as lost:
         if into.storage.exists(job.halted_key):

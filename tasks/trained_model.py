@@ -6,6 +6,7 @@ model is loaded, never before: a cached run does without it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
@@ -16,7 +17,7 @@ from model.architecture import ModelConfig
 from model.checkpoint_files import step_key
 from model.config import PhaseRun
 from tasks.errors import DataError
-from tasks.manifest import Manifest
+from tasks.manifest import Manifest, load_manifest
 from tasks.storage import Storage
 
 if TYPE_CHECKING:
@@ -36,6 +37,26 @@ class SamplingConfig(BaseModel, frozen=True, extra="forbid"):
         default=0.95, gt=0, le=1, description="draw from the likeliest tokens of this joint probability"
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="the same seed gives the same text")
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Ids to text without special tokens; plain values, so that it travels to training workers."""
+
+    tokenizer_json: str
+
+    def __call__(self, ids: list[int]) -> str:
+        text: str = Tokenizer.from_str(self.tokenizer_json).decode(ids)
+        return text
+
+
+def decoder_of(storage: Storage, pack: Manifest) -> Decoder | None:
+    """The decoder of what a pack holds; None where the pack names no tokenizer."""
+    for entry in pack.inputs:
+        if entry["role"] == "vocabulary":
+            vocabulary = load_manifest(storage, f"{entry['stage']}/{entry['fingerprint']}")
+            return Decoder(vocabulary.read_file(storage, "tokenizer.json").decode())
+    return None
 
 
 def run_of(trained: Manifest) -> PhaseRun:

@@ -161,6 +161,7 @@ def test_what_a_phase_is_forked_from_must_be_there(folder: Path) -> None:
         ("BASEMILL_TRAIN", "{ranks: 3}", "phase main: batch of 4 rows is not divisible by 3 ranks; use 3 or 6 rows"),
         ("BASEMILL_TRAIN", "{ranks: 8}", "batch of 4 rows is not divisible by 8 ranks"),
         ("BASEMILL_TRAIN", json.dumps({"rnks": 2}), "rnks"),
+        ("BASEMILL_TRAIN", "{profile_steps: [5, 3]}", "profile_steps [5, 3]: give the first and the last step"),
         ("BASEMILL_TRAIN", "nonsense", "nonsense"),
         ("BASEMILL_WORKERS", "many", "'many' is no number; use 0, -1"),
     ],
