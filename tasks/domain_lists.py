@@ -19,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
-from tasks.dataset import Workspace
+from tasks.dataset import Dataset, Workspace
 from tasks.errors import ConfigError, DataError
 from tasks.hosts import canonical_host
 from tasks.parts import Part
@@ -80,12 +80,20 @@ class NamedList:
 
     def publish(self, into: Workspace, sha256: str) -> Part:
         """Its hashes as an input of units. Raises DataError when the file is no list of domains."""
-        step = into.dataset("signals.domains", None, inputs={}, module=__name__, external={"sha256": sha256})
-        data = self.read(into.storage) if (found := step.find()) is None else b""
-        manifest = found or step.publish_files(
-            {FILE: read_domains(data, f"{self.place} ({self.config.path})").tobytes()}
-        )
+        step = self._step(into, sha256)
+        manifest = step.find() or step.publish_files({FILE: self._domains(into.storage).tobytes()})
         return replace(manifest.parts[0], stage=manifest.reference)
+
+    def check(self, storage: Storage, sha256: str) -> None:
+        """Raises DataError when the file is no list of domains; one that was published before is not read again."""
+        if self._step(Workspace(storage), sha256).find() is None:
+            self._domains(storage)
+
+    def _step(self, into: Workspace, sha256: str) -> Dataset:
+        return into.dataset("signals.domains", None, inputs={}, module=__name__, external={"sha256": sha256})
+
+    def _domains(self, storage: Storage) -> Hashes:
+        return read_domains(self.read(storage), f"{self.place}.path: {self.config.path}")
 
 
 def read_domains(data: bytes, place: str) -> Hashes:

@@ -1,11 +1,12 @@
 """What a recipe names beyond itself, checked before a run starts: inputs, named files, pins, this machine's wishes.
 
-Cheap (folders are listed, evaluation and labelled sets parsed), without Prefect, and nothing is written: a run that
-would fail on its recipe hours later ends here, with exit status 2.
+Cheap (folders are listed, evaluation and labelled sets and lists parsed), without Prefect, and nothing is written: a
+run that would fail on its recipe hours later ends here, with exit status 2.
 """
 
 from model.config import TrainConfig
 from tasks.classifier_config import ClassifiersConfig, read_files, read_labelled
+from tasks.domain_lists import by_content
 from tasks.drop_list import read_drop_lists
 from tasks.errors import ConfigError, DataError
 from tasks.evaluation_sets import EvaluationSetConfig, place_of, read_items, read_set_file
@@ -18,6 +19,7 @@ from tasks.journal import Run
 from tasks.parallel import workers_here
 from tasks.pins import find_index, find_pinned
 from tasks.recipe_files import format_of
+from tasks.signals import SignalsConfig
 from tasks.storage import Storage
 from tasks.task_scores import check_tasks
 from tasks.train import SETTINGS_VARIABLE, settings_from_environment
@@ -39,8 +41,16 @@ def check_start(run: Run) -> None:
         return
     if not recipe.prepare and not run.storage.exists(inputs_key(run.run_id)):
         check_inputs(recipe.ingest, run.storage)
+    check_named_files(run)
+
+
+def check_named_files(run: Run) -> None:
+    """The files of the curation stages that will run. Raises ConfigError."""
+    recipe = run.recipe
     if run.wants("classifiers"):
         check_classifiers(recipe.classifiers, run.storage)
+    if run.wants("signals"):
+        check_domain_lists(recipe.signals, run.storage)
     if run.wants("select"):
         read_drop_lists(run.storage, recipe.select.drop_lists)
     if run.wants("decontaminate") and recipe.decontaminate.enabled:
@@ -69,6 +79,15 @@ def check_classifiers(config: ClassifiersConfig, root: Storage) -> None:
     if labelled:
         try:
             read_labelled(files["toxicity.labelled"], labelled)
+        except DataError as error:
+            raise ConfigError(str(error)) from error
+
+
+def check_domain_lists(config: SignalsConfig, root: Storage) -> None:
+    """The lists of domains are there and hold domains. Raises ConfigError."""
+    for sha256, named in by_content(root, config)[1].items():
+        try:
+            named.check(root, sha256)
         except DataError as error:
             raise ConfigError(str(error)) from error
 

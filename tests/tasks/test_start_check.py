@@ -118,6 +118,29 @@ def test_a_labelled_set_that_is_not_there_or_not_as_described(folder: Path, chan
     check_start(run_of(folder, until_stage="dedup-exact", classifiers=wrong))
 
 
+@pytest.mark.parametrize(
+    ("content", "facts", "message"),
+    [
+        (None, {}, ".path: {path}: no such file"),
+        ("a.example", {"sha256": "0" * 64}, ".sha256: {path} has "),
+        ("a b", {}, ".path: {path}: line 1: 'a b' is no domain"),
+        ("# none", {}, ".path: {path}: holds no domain"),
+    ],
+)
+def test_a_domain_list_that_is_not_there_or_not_as_described(
+    folder: Path, content: str | None, facts: Change, message: str
+) -> None:
+    path = folder / "list.txt"
+    if content is not None:
+        path.write_text(content)
+    signals = {"by_source": {"web": {"url": {"domain_lists": [{"path": str(path)} | facts]}}}}
+    said = refusal(run_of(folder, signals=signals))
+    assert "signals.by_source.web.url.domain_lists[0]" + message.format(path=path) in said
+    check_start(run_of(folder, until_stage="dedup-exact", signals=signals))
+    path.write_text("a.example")
+    check_start(run_of(folder, signals={"url": {"domain_lists": [{"path": str(path)}]}}))
+
+
 def test_a_trained_classifier_must_be_the_named_one(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"another")
     taken = {"path": str(folder / "model.safetensors"), "sha256": "0" * 64}

@@ -113,6 +113,21 @@ def test_rules_that_never_fire_are_named_and_unjudged_rows_counted(measured: Cal
     assert rule.not_applied == 1  # the Thai text has no words between spaces
 
 
+def test_rules_over_urls_and_code_are_judged_from_stored_signals(measured: Callable[..., Measured]) -> None:
+    run = measured({"web": [GOOD, "\n".join(GOOD.split("\n")[:2]), GOOD + " " + "x" * 900]})
+    overrides = [
+        "select.code={max_longest_line_chars: 800, max_mean_line_chars: null}", "select.url=null",
+        'select.rules={few: "num_lines < 3"}', "select.gopher_quality=null", "select.c4=null",
+    ]  # fmt: skip
+    answer = run.what_if(overrides)
+    made, dropped = run.rerun(overrides)
+    assert {rule.reason: rule.drops for rule in answer.rules if rule.drops} == {
+        reason: list(dropped.values()).count(reason) for reason in set(dropped.values())
+    }
+    assert {"code.max_longest_line_chars", "rules.few"} <= set(dropped.values())
+    assert sum(source.kept for source in answer.sources) == made.totals["rows_out"]
+
+
 def test_samples_are_those_nearest_to_the_threshold(measured: Callable[..., Measured]) -> None:
     texts = {"web": [" ".join(["word"] * n) + " {" for n in (10, 20, 30, 40, 50, 60)]}
     off = {"gopher_quality": None, "gopher_repetition": None, "c4": None, "fineweb": None, "refinedweb": None}
