@@ -58,22 +58,30 @@ def check_limits(page: bytes, limits: PageLimits) -> Refused | None:
         depth = measure_tags(page, gap_bytes, [found.start() for found in DRAWN.finditer(page)]).depth
     if depth > limits.max_depth:
         return Refused("too_deep", value=depth, threshold=limits.max_depth)
-    attributes = count_attributes(page, tags.far)
+    attributes = count_attributes(page, tags.far, gap_bytes)
     if attributes > limits.max_attributes:
         return Refused("too_many_attributes", value=attributes, threshold=limits.max_attributes)
     return None
 
 
-def count_attributes(page: bytes, starts: Sequence[int]) -> int:
-    """The most attributes in one of the start tags that may begin at these places; 0 without such a tag.
+def count_attributes(page: bytes, starts: Sequence[int], short_bytes: int) -> int:
+    """The most attributes in one of the start tags that may begin at these places and end after short_bytes; else 0.
 
     Only a tag that another "<" follows late enough is read. Tags in its values hide a longer one from this; by
     accident none has so many attributes as well.
     """
     most = end = 0
     for start in starts:
-        tag = START_TAG.match(page, start) if start >= end else None  # inside a tag already read: no second time
+        if start < end or _is_short(page, start, short_bytes):  # inside a tag already read: no second time
+            continue
+        tag = START_TAG.match(page, start)
         if tag:
             end = tag.end()
             most = max(most, sum(1 for _ in ATTRIBUTE.finditer(tag[1])))
     return most
+
+
+def _is_short(page: bytes, start: int, short_bytes: int) -> bool:
+    """Whether a ">" that no quotation mark stands before ends the tag by then: cheap to see."""
+    end = page.find(b">", start, start + short_bytes)
+    return end >= 0 and page.find(b'"', start, end) < 0 and page.find(b"'", start, end) < 0

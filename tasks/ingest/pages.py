@@ -1,18 +1,21 @@
 """Whole files and web pages to records: text, Markdown and source files, HTML."""
 
 from codecs import BOM_UTF8
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.charset import BYTE_ORDER_MARKS, decode_bytes
-from tasks.extract import Page, PageExtractor
-from tasks.ingest.records import Outcome, Outcomes, Record, Rejected, note_decoding
+from tasks.charset import BYTE_ORDER_MARKS, Decoded, decode_bytes
+from tasks.extract import MESSAGE_BYTES, MESSAGE_PAGES, Page, PageExtractor
+from tasks.ingest.records import EditReason, Outcome, Outcomes, Record, Rejected, note_decoding
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import Damage, Pieces
 from tasks.ingest.tabular import damaged
+from tasks.page_limits import Refused
 
 BINARY_BYTES = 8_192  # as git: a NUL near the start means that it is no text
 MAX_REPLACED_RATIO = 0.1
+HELD_OUTCOMES = 1_000  # that wait behind a page for its text; most are of records that are not wanted
 BINARY_MARKS = (b"%PDF-", b"PK\x03\x04")
 
 
@@ -27,6 +30,16 @@ class RawPage:
     timestamp: str | None
     meta: dict[str, Any]
     content_type: str = ""
+
+
+@dataclass(slots=True)
+class PreparedPage:
+    """A page that waits for its extractor; `edits` are those of its record."""
+
+    page: RawPage
+    decoded: Decoded
+    utf8: bytes
+    edits: dict[EditReason, int] = field(default_factory=dict)
 
 
 def read_file(pieces: Pieces, config: SourceConfig, extractor: PageExtractor | None) -> Outcomes:
@@ -44,7 +57,7 @@ def read_file(pieces: Pieces, config: SourceConfig, extractor: PageExtractor | N
     if not data and damages:
         return
     page = RawPage("0", bytes(data), None, None, None, {"truncated": True} if damages else {})
-    yield text_record(page) if extractor is None else page_record(page, config, extractor)
+    yield from [text_record(page)] if extractor is None else extracted([prepared(page, config)], config, extractor)
 
 
 def text_record(page: RawPage) -> Outcome:
@@ -60,8 +73,8 @@ def text_record(page: RawPage) -> Outcome:
     return record
 
 
-def page_record(page: RawPage, config: SourceConfig, extractor: PageExtractor) -> Outcome:
-    """An HTML page through the source's extractor."""
+def prepared(page: RawPage, config: SourceConfig) -> PreparedPage | Rejected:
+    """An HTML page in UTF-8."""
     if not page.data.strip():
         return Rejected(page.position, "empty", {"bytes": len(page.data)})
     if len(page.data) > config.limits.max_bytes:
@@ -69,11 +82,39 @@ def page_record(page: RawPage, config: SourceConfig, extractor: PageExtractor) -
     decoded = decode_bytes(page.data, page.charset_label, is_html=True)
     is_utf8 = decoded.charset == "utf-8" and not decoded.replaced
     utf8 = page.data.removeprefix(BOM_UTF8) if is_utf8 else decoded.text.encode("utf-8", "replace")
-    found = extractor.extract(utf8, config.extractor, config.limits)
+    return PreparedPage(page, decoded, utf8)
+
+
+def extracted(outcomes: Iterable[Outcome | PreparedPage], config: SourceConfig, extractor: PageExtractor) -> Outcomes:
+    """The outcomes in order, their pages through the source's extractor: several at a time."""
+    held: list[Outcome | PreparedPage] = []
+    pages = page_bytes = 0
+    for outcome in outcomes:
+        held.append(outcome)
+        if isinstance(outcome, PreparedPage):
+            pages, page_bytes = pages + 1, page_bytes + len(outcome.utf8)
+        if pages == MESSAGE_PAGES or page_bytes >= MESSAGE_BYTES or len(held) == HELD_OUTCOMES:
+            yield from _extract_held(held, config, extractor)
+            held, pages, page_bytes = [], 0, 0
+    yield from _extract_held(held, config, extractor)
+
+
+def _extract_held(
+    held: list[Outcome | PreparedPage], config: SourceConfig, extractor: PageExtractor
+) -> Iterator[Outcome]:
+    pages = [outcome.utf8 for outcome in held if isinstance(outcome, PreparedPage)]
+    found = iter(extractor.extract_pages(pages, config.extractor, config.limits) if pages else [])
+    for outcome in held:
+        yield page_record(outcome, next(found)) if isinstance(outcome, PreparedPage) else outcome
+
+
+def page_record(prepared_page: PreparedPage, found: Page | Refused) -> Outcome:
+    """The record of a page, by what its extractor found."""
+    page, decoded = prepared_page.page, prepared_page.decoded
     if not isinstance(found, Page):
         detail = ({"error": found.detail} if found.detail else {}) | ({"url": page.url} if page.url else {})
         return Rejected(page.position, found.reason, detail, found.value, found.threshold)
-    record = Record(page.position, found.text, page.url, page.timestamp, dict(page.meta))
+    record = Record(page.position, found.text, page.url, page.timestamp, dict(page.meta), dict(prepared_page.edits))
     if found.title:
         record.meta["title"] = found.title
     note_decoding(record, decoded)

@@ -6,13 +6,13 @@ A record of wrong length ends where the next one begins (noted as an edit); a he
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from tasks.extract import PageExtractor
 from tasks.ingest.http import CHARSET, parse_headers, parse_response
-from tasks.ingest.pages import RawPage, page_record, text_record
+from tasks.ingest.pages import PreparedPage, RawPage, extracted, prepared, text_record
 from tasks.ingest.records import Outcome, Outcomes, Record, Rejected, Skipped
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import ByteReader, codec_of, read_pieces
@@ -48,6 +48,12 @@ class Head:
 
 def read_warc(file: BinaryIO, start: int, end: int | None, config: SourceConfig, extractor: PageExtractor) -> Outcomes:
     """The records of a file, or of the compressed members in [start, end)."""
+    yield from extracted(_read_records(file, start, end, config), config, extractor)
+
+
+def _read_records(
+    file: BinaryIO, start: int, end: int | None, config: SourceConfig
+) -> Iterator[Outcome | PreparedPage]:
     reader = ByteReader(read_pieces(file, start, end, RECORD_MAGIC))
     file.seek(0)
     is_plain = codec_of(file.read(8)) is None
@@ -59,7 +65,7 @@ def read_warc(file: BinaryIO, start: int, end: int | None, config: SourceConfig,
     while True:
         reported = False
         while _skip_blank(reader):
-            outcome = _read_record(reader, place, config, extractor)
+            outcome = _read_record(reader, place, config)
             reported = isinstance(outcome, Rejected) and reader.damage is not None and not reader.fill(1)
             yield outcome
         if reader.damage is None:
@@ -80,9 +86,7 @@ def _skip_blank(reader: ByteReader) -> bool:
     return False
 
 
-def _read_record(
-    reader: ByteReader, place: Callable[[int], str], config: SourceConfig, extractor: PageExtractor
-) -> Outcome:
+def _read_record(reader: ByteReader, place: Callable[[int], str], config: SourceConfig) -> Outcome | PreparedPage:
     start = reader.position
     position, member = place(start), reader.place(start)[0]
     head = read_head(reader)
@@ -101,8 +105,8 @@ def _read_record(
         _skip_blank(reader)
         return _broken(reader, position, {"url": head.url})
     block, wrong_by = found
-    outcome = outcome_of(head, block, position, config, extractor)
-    if wrong_by and isinstance(outcome, Record):
+    outcome = outcome_of(head, block, position, config)
+    if wrong_by and isinstance(outcome, (Record, PreparedPage)):
         outcome.edits["wrong_length"] = wrong_by
     elif wrong_by and isinstance(outcome, Skipped):  # not wanted, but the file is damaged there
         return Rejected(position, "corrupt_record", {"error": f"length wrong by {wrong_by}", "kind": outcome.kind})
@@ -179,8 +183,8 @@ def _arc_head(reader: ByteReader) -> Head | None:
     return Head(record, int(found.group(5)), url, stamp, kind.lower(), {})
 
 
-def outcome_of(head: Head, block: bytes, position: str, config: SourceConfig, extractor: PageExtractor) -> Outcome:
-    """What a sound record gives: a document, a refusal, or a kind that is not wanted."""
+def outcome_of(head: Head, block: bytes, position: str, config: SourceConfig) -> Outcome | PreparedPage:
+    """What a sound record gives: a document, a page that will be one, a refusal, or a kind that is not wanted."""
     wanted = ("conversion",) if config.format == "wet" else ("response", "resource", "conversion")
     if head.kind not in wanted:
         return Skipped(head.kind if head.kind in RECORD_TYPES else "unknown_type")
@@ -190,7 +194,7 @@ def outcome_of(head: Head, block: bytes, position: str, config: SourceConfig, ex
     if head.kind == "conversion" or page.content_type == "text/plain":
         return text_record(page)
     if page.content_type in HTML_TYPES or (not page.content_type and HTML_START.match(page.data)):
-        return page_record(page, config, extractor)
+        return prepared(page, config)
     return Skipped("not_text")
 
 

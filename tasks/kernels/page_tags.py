@@ -70,33 +70,36 @@ def _flat_names() -> NDArray[np.uint64]:
 @kernel
 def _measure_tags(
     words: Words, size: int, gap_bytes: int, skipped: NDArray[np.int64], flat: NDArray[np.uint64]
-) -> tuple[int, int, NDArray[np.int64]]:
+) -> tuple[Int, Int, NDArray[np.int64]]:
     far = np.empty(size // max(gap_bytes, 1) + 1, np.int64)
-    nodes = depth = level = lowest = num_far = passed = 0
+    num_far = passed = 0
+    nodes: Int = 0
+    level: Int = 0
+    lowest: Int = 0
+    depth: Int = 0
     last: Int = -1
     for place in range(len(words[0]) + len(words[1]) - 2):
-        other = _word(words, place) ^ OPENS
+        other = _word(words, U(place)) ^ OPENS
         found = ~(((other & SEVENS) + SEVENS) | other | SEVENS)  # the high bit of each byte that is "<"
         while found:
-            within = ((((found & (~found + U(1))) >> U(7)) - U(1)) & ONES) * ONES >> U(
-                56
-            )  # bytes before the first of them
+            below = ((found & (~found + U(1))) >> U(7)) - U(1)  # ones in the bytes before the first of them
+            i = WORD_BYTES * place + np.int64((below & ONES) * ONES >> U(56))
             found &= found - U(1)
-            i = WORD_BYTES * place + np.int64(within)
             if last >= 0 and i - last > gap_bytes:
                 far[num_far] = last
                 num_far += 1
             last = i
-            if i == skipped[passed]:
+            if i == skipped[U(passed)]:
                 passed += 1
                 continue
-            is_end = _bytes_at(words, i + 1) & U(0xFF) == SLASH
-            name = _name_of(_bytes_at(words, i + 1 + is_end))
-            nodes += name != 0 and not is_end
-            if name and flat[np.int64((name * MIX) >> U(64 - FLAT_BITS))] != name:
-                level += -1 if is_end else 1
-                lowest = min(lowest, level)  # an end tag without its start closes nothing
-                depth = max(depth, level - lowest)
+            # no branches from here on: half of the tags are end tags, and none can be foretold
+            is_end = np.int64(_bytes_at(words, U(i + 1)) & U(0xFF) == SLASH)
+            name = _name_of(_bytes_at(words, U(i + 1 + is_end)))
+            is_tag = np.int64(name != 0)
+            nodes += is_tag & (1 - is_end)
+            level += (is_tag & np.int64(flat[(name * MIX) >> U(64 - FLAT_BITS)] != name)) * (1 - 2 * is_end)
+            lowest = min(lowest, level)  # an end tag without its start closes nothing
+            depth = max(depth, level - lowest)
     if last >= 0 and size - last > gap_bytes:
         far[num_far] = last
         num_far += 1
@@ -104,16 +107,17 @@ def _measure_tags(
 
 
 @inner
-def _word(words: Words, place: Int) -> np.uint64:
-    cut = len(words[0])
+def _word(words: Words, place: np.uint64) -> np.uint64:
+    """The word at this place; an unsigned index costs no check."""
+    cut = U(len(words[0]))
     return words[0][place] if place < cut else words[1][place - cut]
 
 
 @inner
-def _bytes_at(words: Words, i: Int) -> np.uint64:
+def _bytes_at(words: Words, i: np.uint64) -> np.uint64:
     """The 8 bytes from i on, the first one lowest."""
-    place, shift = i >> 3, U(8 * (i & 7))
-    return (_word(words, place) >> shift) | (_word(words, place + 1) << U(1) << (U(63) - shift))
+    place, shift = i >> U(3), U(8) * (i & U(7))
+    return (_word(words, place) >> shift) | (_word(words, place + U(1)) << U(1) << (U(63) - shift))
 
 
 @inner
@@ -126,7 +130,6 @@ def _name_of(text: np.uint64) -> np.uint64:
     folded = low | CASES
     letters = (folded + FROM_A) & ~(folded + PAST_Z)
     digits = (low + FROM_0) & ~(low + PAST_9)
-    if letters & ~text & U(0x80) == 0:
-        return U(0)
     others = ~((letters | digits) & ~text) & HIGHS
-    return (text | CASES) & (((others & (~others + U(1))) >> U(7)) - U(1))
+    name = (text | CASES) & (((others & (~others + U(1))) >> U(7)) - U(1))
+    return name if letters & ~text & U(0x80) else U(0)

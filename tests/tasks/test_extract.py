@@ -141,6 +141,30 @@ def test_a_page_that_crashes_or_hangs_the_extractor_costs_itself_only(fragile: P
     assert fragile.extract(b"still good", "resiliparse") == Page("still good", None)
 
 
+def test_of_pages_asked_for_together_only_the_guilty_one_is_lost(fragile: PageExtractor) -> None:
+    pages = [b"one", b"CRASH", b"two", b"<i>" * 2_000, b"HANG", b"", b"three", b"CRASH"]
+    fragile.timeout_seconds = 1.0
+    found = fragile.extract_pages(pages, "resiliparse")
+    texts = [answer.text if isinstance(answer, Page) else answer.reason for answer in found]
+    lost = ["extractor_crashed", "too_deep", "timeout", "no_content"]
+    assert texts == ["one", lost[0], "two", lost[1], lost[2], lost[3], "three", lost[0]]
+    assert fragile.children_started == 6  # each of the three guilty pages ended two
+
+
+@pytest.mark.parametrize("together", [1, 2, 5, 40])
+def test_texts_do_not_depend_on_how_many_pages_are_asked_for_together(together: int) -> None:
+    pages = [ARTICLE.replace("fox", f"fox number {number} \U0001f98a").encode() for number in range(40)]
+    pages[7] = b"<html><body></body></html>"
+    extractor = PageExtractor(pages_per_child=13)
+    groups = [pages[at : at + together] for at in range(0, 40, together)]
+    found = [answer for group in groups for answer in extractor.extract_pages(group, "resiliparse")]
+    extractor.close()
+    assert found[7] == Refused("no_content")
+    for number, answer in enumerate(found):
+        assert number == 7 or (isinstance(answer, Page) and f"fox number {number} \U0001f98a" in answer.text)
+    assert extractor.children_started == 4
+
+
 @pytest.mark.parametrize(
     ("name", "part"), [("resiliparse", "<option>x"), ("trafilatura", "<strong>x</strong>")], ids=lambda value: value[:9]
 )

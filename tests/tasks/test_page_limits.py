@@ -12,7 +12,8 @@ from tasks.page_limits import PageLimits, Refused, check_limits, count_attribute
         (b"", 0),
         (b"<p>" + b"a word " * 2_000 + b"</p>", 0),  # text is no tag
         (b"<p>1 < 2" + b" a" * 2_000, 0),
-        (b"<p>" + b"a" * 3_000 + b"<i " + b" b" * 20 + b">" + b" c" * 2_000, 20),
+        (b"<p>" + b"a" * 3_000 + b"<i " + b" b" * 20 + b">" + b" c" * 2_000, 0),  # as many as fit into 40 bytes
+        (b"<i " + b" b" * 1_020 + b">" + b" c" * 2_000, 1_020),
         (b"<img src='data:" + b"a" * 5_000 + b'\'  alt = "x > y = z" width=3 hidden/>' + b"t" * 3_000, 4),
         (b"<p title='1 > 2'" + b" data-x = 'a > b'" * 999 + b" b" * 1_000 + b">text", 2_000),
         (b"<p/a/b/c" + b"/d" * 1_000 + b">" + b"t" * 3_000, 1_003),
@@ -22,13 +23,13 @@ from tasks.page_limits import PageLimits, Refused, check_limits, count_attribute
     ],
 )
 def test_attributes_are_counted_as_browsers_count_them(page: bytes, attributes: int) -> None:
-    assert count_attributes(page, measure_tags(page, 2_000).far) == attributes
+    assert count_attributes(page, measure_tags(page, 2_000).far, 2_000) == attributes
 
 
 def test_counting_attributes_is_linear_in_the_page() -> None:
     """Every start tag opens a value that the next one closes: none is read twice."""
     page = (b"<a b='" + b" c" * 3_000) * 1_000
-    assert count_attributes(page, measure_tags(page, 4_000).far) == 3_001 * 500  # one tag: all of the page
+    assert count_attributes(page, measure_tags(page, 4_000).far, 4_000) == 3_001 * 500  # one tag: all of the page
 
 
 def test_a_page_at_the_limit_passes() -> None:
@@ -44,3 +45,10 @@ def test_thousands_of_closed_parts_of_drawings_are_not_deep() -> None:
         refused = check_limits(page, PageLimits())
         assert refused is not None
         assert refused.reason == "too_deep"
+
+
+@pytest.mark.parametrize(
+    ("page", "is_refused"), [(b"<p a b c>", False), (b"<p a b c d>", True), (b"<p a='>' b c d>", True)]
+)
+def test_small_limits_of_attributes_hold(page: bytes, is_refused: bool) -> None:
+    assert (check_limits(page + b" text" * 9, PageLimits(max_attributes=3)) is not None) == is_refused

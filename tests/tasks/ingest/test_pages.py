@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.extract import PageExtractor
-from tasks.ingest.pages import RawPage, page_record, read_file, text_record
+from tasks.ingest.pages import RawPage, extracted, prepared, read_file, text_record
 from tasks.ingest.records import Outcome, Record, Rejected
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import read_pieces
@@ -101,14 +101,14 @@ def test_html_files_go_through_the_extractor(extractor: PageExtractor) -> None:
     ],
 )
 def test_bad_pages_are_named_with_their_address(extractor: PageExtractor, data: bytes, reason: str) -> None:
-    found = page_record(raw(data), CONFIG, extractor)
+    [found] = extracted([prepared(raw(data), CONFIG)], CONFIG, extractor)
     assert isinstance(found, Rejected)
     assert found.reason == reason
 
 
 def test_a_page_in_another_charset_says_so(extractor: PageExtractor) -> None:
     html = f"<meta charset=windows-1251><p>{'Это довольно длинный русский текст. ' * 8}".encode("cp1251")
-    found = page_record(raw(html, "iso-8859-1-foo"), CONFIG, extractor)
+    [found] = extracted([prepared(raw(html, "iso-8859-1-foo"), CONFIG)], CONFIG, extractor)
     assert isinstance(found, Record)
     assert "довольно длинный" in found.text
     assert found.meta["charset"] == "cp1251"

@@ -131,6 +131,16 @@ def test_wet_takes_conversions_only(extractor: PageExtractor) -> None:
     assert (found.text, found.meta["languages"]) == ("text", "eng")
 
 
+def test_pages_that_are_extracted_together_keep_their_order_and_what_lies_between(extractor: PageExtractor) -> None:
+    pieces = [page(n, None if n % 10 else 3) if n % 3 else record("request", b"GET /") + page(n) for n in range(1, 45)]
+    found = read(b"".join(pieces), extractor)
+    assert numbers(found) == list(range(1, 45))
+    assert [isinstance(outcome, Skipped) for outcome in found[:9]] == [False, False, True, False] * 2 + [False]
+    assert [n for n, o in enumerate((o for o in found if isinstance(o, Record)), 1) if "wrong_length" in o.edits] == [
+        n for n in range(1, 45) if n % 10 == 0 and n % 3
+    ]
+
+
 def test_positions(extractor: PageExtractor) -> None:
     pages = [page(n) for n in range(4)]
     offsets = [sum(map(len, pages[:n])) for n in range(4)]
