@@ -291,7 +291,8 @@ class Checkpoints:
             return manifest
         if only_healthy and not manifest.healthy:
             return "it was saved between bad steps"
-        local = self.scratch / f"load-{self.attempt}-{manifest.step}"
+        host = self.ranks.rank - self.ranks.local_rank  # two agents of torchrun may share one machine
+        local = self.scratch / f"load-{self.attempt}-{manifest.step}-{host}"
         try:
             mine = [*manifest.shards, *manifest.files][self.ranks.local_rank :: self.ranks.local_count]
             if reason := self._agreed(fetch_files(self.store, key, mine, local)):

@@ -344,18 +344,6 @@ def ray_workspace(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iter
     stop_ray()
 
 
-def test_ray_trains_two_ranks_like_one(ray_workspace: Workspace, workspace: Workspace, packs: list[Manifest]) -> None:
-    one = train(packs, workspace)
-    two = train(packs, ray_workspace, micro_batch_rows=2)
-    assert (two.extra["compute"]["ranks"], one.extra["compute"]["ranks"]) == (2, 1)
-    assert two.extra["loss_last"] == pytest.approx(one.extra["loss_last"], abs=1e-5)
-    assert two.extra["ordinals"] == one.extra["ordinals"]
-    names = {file.key.rsplit("/", 1)[1] for file in workspace.storage.list_files(two.extra["checkpoint"])}
-    assert len([name for name in names if name.endswith(".safetensors")]) == 2
-    live = workspace.storage.list_files("runs/test/live/train-main")
-    assert any(file.key.endswith(".jsonl") for file in live)
-
-
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_killed_ranks_cost_attempts_not_the_result(ray_workspace: Workspace, packs: list[Manifest]) -> None:

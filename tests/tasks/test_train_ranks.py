@@ -4,17 +4,20 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from model.checkpoint_files import list_steps
 from model.job import Settings
 from tasks.dataset import Workspace
 from tasks.errors import ConfigError
 from tasks.manifest import Manifest
 from tasks.train_ranks import cpus_under_torchrun, is_under_torchrun, settings_under_torchrun
+from tests.conftest import free_ports
 from tests.tasks.test_train import LENGTH, ROWS, SETTINGS, make_run, packs, ray_workspace, train
 
 __all__ = ["packs", "ray_workspace"]
@@ -37,29 +40,70 @@ else:
 """
 
 
-def under_torchrun(folder: Path, packs: list[Manifest], into: Workspace, *runs: Any, **settings: Any) -> list[str]:
-    """The digests of phases, each the parent of the next, trained by two processes of torchrun."""
+def start_torchrun(folder: Path, packs: list[Manifest], into: Workspace, *runs: Any) -> list[subprocess.Popen[str]]:
+    """Two hosts of one process each, as far as torchrun can tell, training phases of which each continues the last."""
     (folder / "script.py").write_text(SCRIPT)
-    given = (packs, into.storage, dict(into.generations), runs, SETTINGS.model_copy(update=settings))
-    (folder / "given").write_bytes(pickle.dumps(given))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    (folder / "given").write_bytes(pickle.dumps((packs, into.storage, dict(into.generations), runs, SETTINGS)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    command += ["--master-addr", "127.0.0.1", "--master-port", str(free_ports(1)[0])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
-        [*command, str(folder / "script.py"), str(folder / "given")], env=environment, capture_output=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    return done.stdout.decode().split()
+    return [
+        subprocess.Popen(
+            [*command, "--node-rank", str(host), str(folder / "script.py"), str(folder / "given")],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for host in (0, 1)
+    ]  # fmt: skip
 
 
-def test_torchrun_and_ray_give_the_same_bits(ray_workspace: Workspace, packs: list[Manifest], tmp_path: Path) -> None:
-    """Two phases, so that a second process group is made; on Ray the second one only, since it costs as much."""
+def test_torchrun_and_ray_give_the_same_bits_and_train_like_one(
+    ray_workspace: Workspace, workspace: Workspace, packs: list[Manifest], tmp_path: Path
+) -> None:
+    """Two phases, so that torchrun makes a second process group; on Ray the second one, since it costs as much."""
     first, second = make_run(), make_run(name="anneal", tokens=2 * ROWS * LENGTH)
-    digests = under_torchrun(tmp_path, packs, replace(ray_workspace, generations={"train": 2}), first, second)
-    parent = train(packs, replace(ray_workspace, generations={"train": 2}), first)
-    assert (parent.digest, parent.run_id) == (digests[0], "torchrun")  # found, not trained again
+    torchrun = replace(ray_workspace, generations={"train": 2})
+    hosts = start_torchrun(tmp_path, packs, torchrun, first, second)
+    outputs = [host.communicate(timeout=250) for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], outputs
+    parent = train(packs, torchrun, first)
+    assert parent.run_id == "torchrun"  # found, not trained again
     child = train([*packs, parent], ray_workspace, second)
-    assert child.digest == digests[1]
-    assert child.extra["compute"]["ranks"] == 2
+    assert [parent.digest, child.digest] == outputs[0][0].split()
+    one = train([*packs, train(packs, workspace, first)], workspace, second)
+    assert (child.extra["compute"]["ranks"], one.extra["compute"]["ranks"]) == (2, 1)
+    assert child.extra["loss_last"] == pytest.approx(one.extra["loss_last"], abs=1e-5)
+    assert child.extra["ordinals"] == one.extra["ordinals"]
+    names = {file.key.rsplit("/", 1)[1] for file in workspace.storage.list_files(child.extra["checkpoint"])}
+    assert len([name for name in names if name.endswith(".safetensors")]) == 2
+    assert any(file.key.endswith(".jsonl") for file in workspace.storage.list_files("runs/test/live/train-anneal"))
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+def test_a_host_that_is_terminated_saves_and_the_rest_follows(
+    workspace: Workspace, packs: list[Manifest], tmp_path: Path
+) -> None:
+    """Both agents end as failed; started again they resume, and the result is that of an undisturbed training."""
+    run = make_run(tokens=500 * ROWS * LENGTH)
+    quiet = start_torchrun(tmp_path, packs, replace(workspace, generations={"train": 2}), run)
+    [wanted, _] = [host.communicate(timeout=250)[0].split() for host in quiet]
+    hosts = start_torchrun(tmp_path, packs, workspace, run)
+    deadline = time.monotonic() + 200
+    while not any(list_steps(workspace.storage, f"{folder}/checkpoints") for folder in trained(workspace)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    hosts[1].terminate()
+    outputs = [host.communicate(timeout=250) for host in hosts]
+    assert all(host.returncode != 0 for host in hosts)
+    assert "stopped from outside before its end; it resumes from the newest checkpoint" in outputs[0][1]
+    again = [host.communicate(timeout=250)[0].split() for host in start_torchrun(tmp_path, packs, workspace, run)]
+    assert again[0] == wanted
+
+
+def trained(into: Workspace) -> set[str]:
+    """Folders of trainings that are not finished."""
+    folders = {"/".join(file.key.split("/")[:2]) for file in into.storage.list_files("train")}
+    return {folder for folder in folders if not into.storage.exists(f"{folder}/manifest.json")}
 
 
 def test_ranks_are_those_that_torchrun_started(monkeypatch: pytest.MonkeyPatch) -> None:
