@@ -27,7 +27,16 @@ class Series:
     ys: Sequence[float]
 
 
-def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str) -> str:
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened at an x: a dashed upright line, whose label shows under the pointer."""
+
+    x: float
+    label: str
+    colour: str
+
+
+def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str, marks: Sequence[Mark] = ()) -> str:
     """Lines over common axes."""
     points = [_finite(line) for line in series]
     flat = [point for line in points for point in line]
@@ -45,6 +54,10 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str)
     for tick in x_ticks:
         x = x_of(tick)
         body.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{short_number(tick)}</text>')
+    for mark in marks:
+        place = f'x1="{x_of(mark.x):.1f}" x2="{x_of(mark.x):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"'
+        shape = f'<line {place} stroke="{mark.colour}" stroke-dasharray="4 3"/>'
+        body.append(f"<g><title>{escape(mark.label)}</title>{shape}</g>")
     for index, (line, own) in enumerate(zip(series, points, strict=True)):
         colour = COLOURS[index % len(COLOURS)]
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in thin(own))

@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from tasks.charts import Series, data_url, line_chart, short_number
+from tasks.charts import data_url, short_number
 from tasks.distributions import SourceRules, select_pictures
 from tasks.epochs import mixture_of_run
 from tasks.errors import DataError
@@ -34,6 +31,7 @@ from tasks.report_documents import ReportDocuments, read_documents, redaction_of
 from tasks.runs import RunRecord
 from tasks.storage import Storage
 from tasks.task_scores import score_text
+from tasks.training_view import loss_chart, read_decisions, read_training, read_written
 
 REASONS_PER_STAGE = 6  # in the dashboard
 SHOWN_DOCUMENTS = 5  # of an incident
@@ -74,7 +72,8 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         evaluation_sets=(_extra(storage, record, "decontaminate") or {}).get("evaluation_sets", {}),
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
         mixture=mixture_of_run(storage, record),
-        loss_picture=Markup(loss_chart(read_training(storage, record))),
+        loss_picture=Markup(loss_chart(read_training(storage, record), read_decisions(storage, record))),
+        written=_written(storage, record),
         incidents=_incidents(storage, record, faults),
         losses=read_losses(storage, record),
         score_text=score_text,
@@ -126,22 +125,14 @@ def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) 
         pages.append(("samples", "what was dropped or edited, and why", _samples_page(documents)))
     metrics = read_training(storage, record)
     if metrics is not None:
-        pages.append(("loss", "training loss", _picture("loss curve", loss_chart(metrics), picture_bytes)))
+        chart = loss_chart(metrics, read_decisions(storage, record))
+        pages.append(("loss", "training loss and what happened", _picture("loss curve", chart, picture_bytes)))
+    if written := _written(storage, record):
+        pages.append(("writing", "what the model wrote while it was trained", _written_page(written)))
     nodes = read_graph(storage, record)
     if nodes:
         pages.append(("graph", "datasets of this run", _picture("graph of the run", graph_svg(nodes), picture_bytes)))
     return pages
-
-
-def read_training(storage: Storage, record: RunRecord) -> pa.Table | None:
-    """The metrics of every step of all phases, in order; None before training. Read without torch."""
-    tables = []
-    for line in record.datasets_of("train"):
-        checkpoint = load_manifest(storage, line.reference).extra["checkpoint"]
-        for key in storage.read_json(f"{checkpoint}/manifest.json")["metrics"]:
-            with storage.open_input(key) as file:
-                tables.append(pq.read_table(file, use_threads=False))
-    return pa.concat_tables(tables, promote_options="default") if tables else None
 
 
 def read_losses(storage: Storage, record: RunRecord) -> Losses | None:
@@ -163,17 +154,21 @@ def read_classifiers(storage: Storage, record: RunRecord) -> dict[str, dict[str,
     return found
 
 
-def loss_chart(metrics: pa.Table | None) -> str:
-    """Training loss over tokens, one line per phase."""
-    if metrics is None:
-        return line_chart("training loss", [], "tokens", "nats per token")
-    series, start = [], 0.0
-    for phase in metrics["phase"].unique().to_pylist():
-        rows = metrics.filter(pc.equal(metrics["phase"], phase))
-        tokens = [start + value for value in rows["tokens"].to_pylist()]
-        series.append(Series(phase, tokens, [float("nan") if v is None else v for v in rows["loss"].to_pylist()]))
-        start = tokens[-1]
-    return line_chart("training loss", series, "tokens", "nats per token")
+def _written(storage: Storage, record: RunRecord) -> list[dict[str, Any]]:
+    """What the model wrote while it was trained; it may have learnt personal data by heart."""
+    config = redaction_of(record)
+    return [
+        event | {name: redact_text(event[name], config) for name in ("prompt", "text")}
+        for event in read_written(storage, record)
+    ]
+
+
+def _written_page(events: list[dict[str, Any]]) -> str:
+    blocks = []
+    for event in events:
+        head = f"**phase {event['phase']}, step {event['step']}**, after the beginning of a text of `{event['source']}`"
+        blocks.append(f"{head}\n\n{fence(_wrapped(event['prompt'] + ' | ' + event['text']))}")
+    return "\n\n".join(blocks)
 
 
 def _extra(storage: Storage, record: RunRecord, stage: str) -> dict[str, Any] | None:

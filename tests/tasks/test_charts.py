@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tasks.charts import MAX_POINTS, Series, data_url, line_chart, short_number, thin, ticks
+from tasks.charts import MAX_POINTS, Mark, Series, data_url, line_chart, short_number, thin, ticks
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -20,6 +20,15 @@ def test_a_line_chart_has_a_line_per_series_and_escapes_names() -> None:
     assert len(elements(svg, "polyline")) == 2
     assert not elements(svg, "script")
     assert HOSTILE in {element.text for element in elements(svg, "text")}
+
+
+def test_what_happened_is_marked() -> None:
+    marks = [Mark(1, HOSTILE, "#d55e00"), Mark(2, "step 9: roll back", "#d55e00")]
+    svg = line_chart("loss", [Series("a", [0, 4], [3, 2])], "tokens", "nats", marks)
+    dashed = [line for line in elements(svg, "line") if line.get("stroke-dasharray")]
+    assert [line.get("x1") == line.get("x2") for line in dashed] == [True, True]
+    assert [float(line.get("x1") or 0) for line in dashed] == sorted(float(line.get("x1") or 0) for line in dashed)
+    assert [title.text for title in elements(svg, "title")] == [HOSTILE, "step 9: roll back"]
 
 
 def test_points_that_are_not_finite_are_left_out() -> None:
