@@ -52,6 +52,8 @@ def incidents(
     if as_json:
         say_json([incident.model_dump(mode="json") for incident in found])
         return
+    if not found:
+        say("training went back nowhere")
     for incident in found:
         say(
             f"incident {incident.number}: phase {incident.phase}, step {incident.step}, attempt {incident.attempt}; "

@@ -197,10 +197,11 @@ def _signals(storage: Storage, packs: dict[str, Manifest], rows: Sequence[Traced
     """The signals of every document in the rows, by id; none where the documents were never measured."""
     found: dict[str, Row] = {}
     names = pa.array({span.doc_id for row in rows for span in row.spans})
+    measured = {source: signals_behind(storage, pack) for source, pack in packs.items()}
     for source, path in sorted({(row.source, row.pack_part) for row in rows}):
-        measured = signals_behind(storage, packs[source])
         for part in documents_behind(storage, packs[source], path):
-            for table in read_part(storage, measured[part.key]) if part.key in measured else ():
+            own = measured[source].get(part.key)
+            for table in read_part(storage, own) if own else ():
                 for row in table.filter(pc.is_in(table["doc_id"], names)).to_pylist():
                     found[row["doc_id"]] = {name: row[name] for name in row if name not in NOT_COMPARED}
     return found

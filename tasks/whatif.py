@@ -3,7 +3,8 @@
 Both the run's select settings and the changed ones are judged by tasks/verdicts.py over the same tables of signals, the
 very code of the stage, so that a rerun with these settings drops the same documents for the same reasons. Per rule:
 drops (the first rule that failed), fails (whether first or not) and alone (the document fails no other rule: what
-would come back without this one). 1 million documents take about 10 s on one core.
+would come back without this one). Documents that a drop list names are judged like all others. 1 million documents
+take about 10 s on one core.
 """
 
 from collections import Counter

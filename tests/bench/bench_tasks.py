@@ -35,6 +35,7 @@ Rows = Iterator[dict[str, Any]]
 
 pytestmark = [
     pytest.mark.bench,
+    pytest.mark.timeout(1800),  # the harness draws 100,000 samples for the error of the perplexity
     pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data"),
     pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no lm_eval"),
 ]

@@ -269,6 +269,10 @@ def test_the_commands_show_and_exclude(poisoned: Poisoned, incident: Incident) -
     figures = json.loads(CliRunner().invoke(app, ["incidents", *root, "--json"]).output)
     assert [figure["named"] for figure in figures] == [len(poisoned.poison)]
 
+    other = poisoned.record.model_copy(update={"run_id": "20250101-000000-0000", "datasets": []})
+    other.save(poisoned.lake.into.storage)
+    assert CliRunner().invoke(app, ["incidents", other.run_id, *root]).output == "training went back nowhere\n"
+
     told = CliRunner().invoke(app, ["exclude", "latest", "--incident", "1", *root])
     assert told.exit_code == 0, told.output
     override = told.output.splitlines()[-1].partition("--set: ")[2]
