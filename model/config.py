@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -114,10 +113,20 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid"):
         given_phases = given.get("phases") if isinstance(given, dict) else None
         if not isinstance(given_phases, (list, tuple)) or not all(isinstance(phase, dict) for phase in given_phases):
             return given
-        spread = [spread_lengths(phase, f"phases[{index}]") for index, phase in enumerate(given_phases)]
-        phases = [stage for stages in spread for stage in stages]
-        linked = [phases[0]] if phases else []
-        linked += [{"after": before.get("name")} | phase for before, phase in pairwise(phases)]
+        phases: list[dict[str, Any]] = []
+        for index, phase in enumerate(given_phases):
+            try:
+                phases += spread_lengths(phase)
+            except ValueError as error:
+                raise ValueError(f"phases[{index}]: {error}") from error
+        linked: list[dict[str, Any]] = []
+        bases: dict[Any, Any] = {}  # a phase that follows a longer one keeps the base that the weights know
+        for phase in phases:
+            after = {"after": linked[-1].get("name")} | phase if linked else phase
+            parent = after.get("after")
+            base = after.get("rope_base") or (bases.get(parent) if isinstance(parent, str) else None)
+            linked.append(after | ({"rope_base": base} if base else {}))
+            bases[str(phase.get("name"))] = base
         return given | {"phases": linked}
 
     @model_validator(mode="after")

@@ -136,7 +136,9 @@ class PhaseConfig(BaseModel, frozen=True, extra="forbid"):
     batch: tuple[BatchStep, ...] = Field(description="rows in a global batch: a number, or a ramp {from_tokens: rows}")
     schedule: ScheduleConfig
     rope_base: float | None = Field(
-        default=None, gt=1, description="base of the rotary frequencies, where not the model's"
+        default=None,
+        gt=1,
+        description="base of the rotary frequencies; that of the phase before, the model's at first, unless given",
     )
 
     @field_validator("batch", mode="before")
@@ -222,7 +224,7 @@ class PhaseConfig(BaseModel, frozen=True, extra="forbid"):
                 )
 
 
-def spread_lengths(phase: dict[str, Any], place: str) -> list[dict[str, Any]]:
+def spread_lengths(phase: dict[str, Any]) -> list[dict[str, Any]]:
     """A phase with a mapping as `sequence_length` as one phase per length, on one schedule; another one as it is.
 
     Rows stay as they are given, so batches grow with the length. Raises ValueError.
@@ -234,10 +236,10 @@ def spread_lengths(phase: dict[str, Any], place: str) -> list[dict[str, Any]]:
     rising = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(begins))
     if not begins or begins[0][0] != 0 or not rising or begins[-1][0] >= tokens:
         raise ValueError(
-            f"{place}.sequence_length {lengths}: give {{from_tokens: length}} that begins with 0, rises in both and "
+            f"sequence_length {lengths}: give {{from_tokens: length}} that begins with 0, rises in both and "
             f"stays below the phase's {tokens} tokens"
         )
-    ramp, start = _ramp(phase.get("batch")), schedule.get("from_tokens", 0)
+    ramp, start = _ramp(phase.get("batch")), _number(schedule.get("from_tokens", 0))
     shared = {"horizon_tokens": start + tokens} | schedule
     if schedule.get("lr_batch_rule") == "sqrt" and ramp:
         shared = {"lr_batch_tokens": ramp[0][1] * begins[0][1]} | shared
@@ -265,7 +267,7 @@ def fill_in_phases(phases: list[Any], size: object) -> list[Any]:
         schedule, length = phase.get("schedule", {}), phase.get("sequence_length")
         known = {"tokens": tokens} if index == 0 else {}
         if isinstance(length, dict) and length:
-            length = min(length.values(), key=_number)
+            length = min((value for value in length.values() if isinstance(value, int)), default=None)
         if isinstance(length, int) and length > 0:
             known["batch"] = max(1, batch_tokens // length)
         given = {"schedule": {"lr": lr} | schedule} if isinstance(schedule, dict) else {}
@@ -283,4 +285,4 @@ def _number(given: Any) -> int:
     """A key or value of a mapping as a whole number. Raises ValueError."""
     if isinstance(given, bool) or not str(given).removesuffix(".0").isdecimal():
         raise ValueError(f"{given!r} is no whole number, 0 or more")
-    return int(float(given)) if isinstance(given, float) else int(given)
+    return int(str(given).removesuffix(".0"))

@@ -34,7 +34,7 @@ from tasks.runs import find_record, load_record, record_key
 from tasks.storage import Storage
 
 # Fields of a model that its weights do not fix
-FREE_FIELDS = {"rope_base", "dropout", "initialization", "norm_eps"}
+FREE_FIELDS = {"rope_base", "dropout", "initialization"}
 FREE_EXPERT_FIELDS = {"balance_weight", "router_z_weight", "bias_rate"}
 
 
@@ -118,11 +118,14 @@ def fork_label(phase_name: str) -> str:
     return f"fork {phase_name}"
 
 
-def check_fork(storage: Storage, config: ForkConfig, model: ModelConfig) -> None:
-    """Raises ConfigError when there is no such checkpoint, or one of another model."""
+def check_fork(storage: Storage, config: ForkConfig, run: PhaseRun) -> None:
+    """Raises ConfigError when there is no such checkpoint, or one of another model than that of the phase."""
     taken = find_checkpoint(storage, config)
-    theirs = ModelConfig.model_validate(read_state(storage, taken.key).config["model"])
-    check_model(theirs, model, f"{taken.phase} of run {taken.run_id}")
+    theirs = PhaseRun.model_validate(read_state(storage, taken.key).config)
+    check_model(theirs.model, run.model, f"{taken.phase} of run {taken.run_id}")
+    there, here = (each.phase.rope_base or each.model.rope_base for each in (theirs, run))
+    if there != here and run.phase.rope_base is None and run.model.positions == "rope":
+        raise ConfigError(f"its weights know rope_base {there:g}, the model has {here:g}: give the phase a rope_base")
 
 
 def check_model(theirs: ModelConfig, ours: ModelConfig, place: str) -> None:

@@ -153,11 +153,15 @@ def test_what_is_not_there_or_does_not_fit_is_refused(
     with pytest.raises(ConfigError, match="has trained no phase 'anneal'; it has main"):
         fork(workspace, phase="anneal")
     with pytest.raises(ConfigError, match="no checkpoint of step 5; steps with one: 2, 4, 6"):
-        check_fork(storage, ForkConfig(run=PARENT, step=5), MODEL)
+        check_fork(storage, ForkConfig(run=PARENT, step=5), child_run())
     wider = ModelConfig.of_size("tiny", width=64, num_heads=4, mlp_width=64, vocab_size=256)
     with pytest.raises(ConfigError, match=r"another model: model\.width 64, there 32, model\.head_width 16, there 8"):
-        check_fork(storage, ForkConfig(run=PARENT), wider)
-    check_fork(storage, ForkConfig(run=PARENT), MODEL.model_copy(update={"dropout": 0.1, "rope_base": 5e5}))
+        check_fork(storage, ForkConfig(run=PARENT), child_run().model_copy(update={"model": wider}))
+    other = child_run().model_copy(update={"model": MODEL.model_copy(update={"dropout": 0.1, "rope_base": 5e5})})
+    with pytest.raises(ConfigError, match="its weights know rope_base 10000, the model has 500000: give the phase"):
+        check_fork(storage, ForkConfig(run=PARENT), other)
+    check_fork(storage, ForkConfig(run=PARENT), child_run(rope_base=5e5))
+    check_fork(storage, ForkConfig(run=PARENT), child_run())
     record_of(replace(workspace, run_id=CHILD))
     with pytest.raises(ConfigError, match="has trained no phase; it has none"):
         find_checkpoint(storage, ForkConfig(run=CHILD))
