@@ -19,12 +19,15 @@ from prefect.client.schemas.filters import (
 
 from flows import launch
 from flows.pipeline import plan
+from tasks.drop_list import write_drop_list
 from tasks.errors import ConfigError
 from tasks.journal import read_events
 from tasks.manifest import load_manifest
+from tasks.parts import read_part
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord
 from tasks.storage import Storage
+from tasks.why import tell_story
 
 Execute = Callable[..., tuple[Any, RunRecord]]
 CURATION = ["ingest", "dedup-exact", "signals", "select", "dedup-near", "redact", "decontaminate", "mix"]
@@ -51,6 +54,30 @@ def test_a_plan_of_an_empty_root_says_what_would_run(root: str, recipe_values: d
     verdicts = planned(root, recipe_values)
     assert verdicts == {"ingest": "run (never computed here)"} | dict.fromkeys(CURATION[1:], "if changed")
     assert list(verdicts) == CURATION
+
+
+def test_a_drop_list_costs_what_comes_after_it_and_the_plan_says_why(
+    execute: Execute, first: RunRecord, root: str, recipe_values: dict[str, Any]
+) -> None:
+    storage = Storage(root)
+    kept = load_manifest(storage, first.datasets[-2].reference)
+    [doc_id, *_] = [d for part in kept.parts for table in read_part(storage, part) for d in table["doc_id"].to_pylist()]
+    made = write_drop_list(storage, {doc_id: {"score": 7.5}})
+    values = recipe_values | {"select": {"drop_lists": [made.model_dump()]}}
+    assert planned(root, values)["select"] == "run (drop_lists changed)"
+    assert all(planned(root, values)[stage].startswith("cached") for stage in CURATION[:3])
+    state, record = execute(recipe=values)
+    assert state.is_completed()
+    assert [line.label for line in record.datasets if line.cached] == CURATION[:3]
+    story = tell_story(storage, record, doc_id)
+    assert (story.facts[-1].stage, story.facts[-1].reason, story.facts[-1].detail) == (
+        "select",
+        "drop_list",
+        {"score": 7.5},
+    )
+    before, after = (load_manifest(storage, run.datasets[-2].reference) for run in (first, record))
+    changed = [one.source for one, other in zip(before.parts, after.parts, strict=True) if one.digest != other.digest]
+    assert changed == [doc_id.rpartition(":")[0]]  # one part
 
 
 def test_a_second_run_is_cached_and_says_so_everywhere(
