@@ -117,7 +117,7 @@ def _incidents(storage: Storage, record: RunRecord, faults: list[str]) -> list[t
 
 
 def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) -> list[tuple[str, str, str]]:
-    """(key, description, Markdown) of each page: funnel, samples, loss curve, graph. Larger pictures are left out."""
+    """(key, description, Markdown) of each page: funnel, samples, loss curve, scores, graph; no too large pictures."""
     rows = funnel(storage, record)
     pages = [("funnel", "documents by stage and source", _funnel_page(rows, picture_bytes))]
     documents = read_documents(storage, record)
@@ -129,6 +129,8 @@ def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) 
         pages.append(("loss", "training loss and what happened", _picture("loss curve", chart, picture_bytes)))
     if written := _written(storage, record):
         pages.append(("writing", "what the model wrote while it was trained", _written_page(written)))
+    if losses := read_losses(storage, record):
+        pages.append(("scores", "held-out text and tasks", _scores_page(losses)))
     nodes = read_graph(storage, record)
     if nodes:
         pages.append(("graph", "datasets of this run", _picture("graph of the run", graph_svg(nodes), picture_bytes)))
@@ -200,6 +202,17 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str | int, ...]]) -> str:
     shown = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
     lines = [[*head], marks, *([escape(cell).replace("|", "&#124;") for cell in row] for row in shown)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _scores_page(losses: Losses) -> str:
+    """Bits per byte of held-out text, scores of tasks, and what stands in a score's place."""
+    figures = [[row[f"bits_per_byte_{when}"] for when in ("before", "after")] for row in losses.rows]
+    shown = [["no text" if value is None else f"{value:.4f}" for value in pair] for pair in figures]
+    rows = [(row["source"], row["tokens"], *pair) for row, pair in zip(losses.rows, shown, strict=True)]
+    tasks = [(line["task"], line.get("items", 0), score_text(line)) for line in losses.tasks]
+    tables = [_table(("held-out text of", "tokens", "bits per byte before", "after"), rows)]
+    tables += [_table(("task", "items", "score"), tasks)] if tasks else []
+    return "\n\n".join([*tables, *(f"- {escape(name)}: {escape(note)}" for name, note in losses.notes.items())])
 
 
 def _samples_page(documents: ReportDocuments) -> str:

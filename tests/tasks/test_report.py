@@ -203,6 +203,20 @@ def test_the_dashboard_pages_cannot_be_broken_by_text(record: RunRecord, workspa
     assert "too large to show" in small["funnel"]
 
 
+def test_the_dashboard_shows_scores_and_what_stands_in_their_place(record: RunRecord, workspace: Workspace) -> None:
+    row = {"source": "web", "tokens": 1234, "bits_per_byte_before": 3.5, "bits_per_byte_after": None}
+    scored = {"task": "piqa", "status": "decontaminated", "items": 9, "unscored": 0, "acc": 0.5, "acc_stderr": 0.1}
+    tasks = [scored, {"task": "arc_easy", "status": "not decontaminated (sources: a|b)"}]
+    facts = {"losses": [row], "tasks": tasks, "evaluation_sets": {"quiz": "not <b>decontaminated"}, "samples": []}
+    dataset = workspace.dataset("evaluate", None, inputs={}, module="tasks.documents")
+    record.set_dataset(line_of(dataset.publish_files({}, extra=facts)))
+    pages = {key: text for key, _, text in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
+    assert "| web | 1,234 | 3.5000 | no text |" in pages["scores"]
+    assert "| piqa | 9 | acc 0.5000 ± 0.1000 |" in pages["scores"]
+    assert "| arc_easy | 0 | not decontaminated (sources: a&#124;b) |" in pages["scores"]
+    assert "- quiz: not &lt;b&gt;decontaminated" in pages["scores"]
+
+
 def test_a_fence_is_longer_than_any_in_the_text() -> None:
     assert fence("plain") == "```text\nplain\n```"
     assert fence("a ````` b").startswith("``````text")
