@@ -163,7 +163,7 @@ class PageExtractor:
     def extract_pages(
         self, pages: Sequence[bytes], extractor: ExtractorName, limits: PageLimits | None = None
     ) -> list[Page | Refused]:
-        """The same of several pages, which share the cost of asking; MESSAGE_BYTES of them is a good number."""
+        """The same of any number of pages, MESSAGE_PAGES of which at a time share the cost of asking."""
         limits = limits or PageLimits()
         found: list[Page | Refused | None] = [check_limits(page, limits) for page in pages]
         wanted = [index for index, refused in enumerate(found) if refused is None]
@@ -195,7 +195,7 @@ class PageExtractor:
         if self.child is None:
             self.child, self._pages = start_child(), 0
             self.children_started += 1
-        asked = pages[: self.pages_per_child - self._pages]
+        asked = pages[: min(MESSAGE_PAGES, self.pages_per_child - self._pages)]
         self._pages += len(asked)
         answers = self.child.ask(asked, extractor, self.timeout_seconds)
         if len(answers) < len(asked):

@@ -13,15 +13,17 @@ import pytest
 MEMORY_BYTES = 2 * 10**9
 GROWTH_RATIO, BYTES_PER_EDGED = 0.10, 16
 LINEAR_RATIO = 0.15
+FLAT_RATIO = 0.05  # noise of Ray and the allocator
+SIZES = (125_000, 500_000, 2_000_000)
 
 
 @cache
-def measured(documents: int) -> dict[str, float]:
-    """CPU seconds, peak bytes, documents with an edge; a size is run once."""
+def measured(documents: int, workers: int = 0) -> dict[str, float]:
+    """CPU seconds, peak bytes, documents with an edge; a size is run once. With a worker the peak is the driver's."""
     script, root = Path(__file__).with_name("dedup_scale.py"), Path(__file__).parents[2]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, str(script), str(documents), folder],
+            [sys.executable, str(script), str(documents), folder, str(workers)],
             env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=True,
         )  # fmt: skip
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -40,14 +42,25 @@ def test_memory_of_a_million_documents() -> None:
 
 
 @pytest.mark.bench
-def test_time_and_memory_at_1_4_and_16_times_the_input() -> None:
-    """Issue: time linear within 15 %, memory of the driver (here also the worker) flat."""
-    sizes = [125_000, 500_000, 2_000_000]
-    found = [measured(size) for size in sizes]
-    for size, own in zip(sizes, found, strict=True):
-        ratio = own["seconds"] / size * sizes[0] / found[0]["seconds"]
+def test_time_at_1_4_and_16_times_the_input() -> None:
+    """Issue: linear within 15 %."""
+    ratios = []
+    for size in SIZES:
+        own = measured(size)
+        ratios.append(own["seconds"] / size * SIZES[0] / measured(SIZES[0])["seconds"])
         print(
-            f"\ndedup of {size:,} documents: {1e6 * own['seconds'] / size:.0f} us each, {ratio:.2f} times the time of "
-            f"the first, target {1 + LINEAR_RATIO}; peak {own['peak'] / 1e9:.2f} GB"
+            f"\ndedup of {size:,} documents: {1e6 * own['seconds'] / size:.0f} us each, {ratios[-1]:.2f} times that "
+            f"of the first, target {1 + LINEAR_RATIO}; peak {own['peak'] / 1e9:.2f} GB"
         )
-    assert found[2]["peak"] <= found[1]["peak"] * (1 + GROWTH_RATIO) + BYTES_PER_EDGED * found[2]["edged"]
+    assert max(ratios) <= 1 + LINEAR_RATIO
+
+
+@pytest.mark.bench
+def test_memory_of_the_driver_at_1_and_16_times_the_input() -> None:
+    """Issue: flat. The parts are computed by a worker of Ray; the driver holds a receipt for each."""
+    first, last = (measured(size, workers=1)["peak"] for size in (SIZES[0], SIZES[-1]))
+    print(
+        f"\ndriver of {SIZES[0]:,} and {SIZES[-1]:,} documents: peak {first / 1e9:.3f} and {last / 1e9:.3f} GB, "
+        f"ratio {last / first:.3f}, target {1 + FLAT_RATIO}"
+    )
+    assert last <= first * (1 + FLAT_RATIO)

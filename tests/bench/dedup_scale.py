@@ -1,6 +1,7 @@
 """Exact and near dedup of so many generated short documents, in a process of its own, since a peak never sinks.
 
-`python dedup_scale.py DOCUMENTS ROOT` prints JSON: CPU seconds of the two stages, peak bytes, documents with an edge.
+`python dedup_scale.py DOCUMENTS ROOT WORKERS` prints JSON: CPU seconds of the two stages, peak bytes, documents with an
+edge. 0 workers: all in this process; 1: the parts in a worker of Ray, so that the peak is that of the driver alone.
 """
 
 import json
@@ -50,10 +51,10 @@ def generated(into: Workspace, documents: int) -> Manifest:
     return dataset.publish(dataset.compute(units, write_generated))
 
 
-def main(documents: int, root: str) -> None:
+def main(documents: int, root: str, workers: int) -> None:
     measures = {}
     for number, count in enumerate((200, documents)):  # the first one compiles the kernels
-        into = Workspace(Storage(f"{root}/{number}"))
+        into = Workspace(Storage(f"{root}/{number}"), workers=workers)
         given = generated(into, count)
         start = time.process_time()
         exact = drop_exact_duplicates(given, into=into, config=ExactDedupConfig())
@@ -64,4 +65,4 @@ def main(documents: int, root: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
