@@ -9,10 +9,12 @@ URL nothing is measured (null). Select drops at one hard word, two soft words, o
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Annotated, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import AfterValidator, BaseModel, Field
 
 from tasks.domain_lists import DomainListConfig, Hashes, find_listed
@@ -65,16 +67,28 @@ def url_signals(
     known = [url or None for url in urls] if config else [None] * len(urls)
     config = config or UrlConfig()
     hosts = [None if url is None else host_of(url) for url in known]
-    plain = [None if url is None else _plain(url, host or "") for url, host in zip(known, hosts, strict=True)]
-    words = [None if text is None else set(WORD.findall(text)) for text in plain]
-    squeezed = [None if text is None else _squeezed(text) for text in plain]
+    likely = pc.match_substring_regex(pa.array(known, pa.string()), suspicion(config)).to_pylist()
+    plain = [
+        _plain(url, host) if url and host is not None and is_likely else "" if url else None
+        for url, host, is_likely in zip(known, hosts, likely, strict=True)
+    ]
+    words = [set(WORD.findall(text)) if text else text for text in plain]
+    squeezed = [_squeezed(text) if text else text for text in plain]
     return {
         "url_host": pa.array(hosts, pa.string()),
         **_named("url_hard_words", words, frozenset(config.hard_words).intersection),
         **_named("url_soft_words", words, frozenset(config.soft_words).intersection),
         **_named("url_substrings", squeezed, lambda text: [wanted for wanted in config.substrings if wanted in text]),
-        **_named("url_listed_domains", find_listed(hosts, lists), lambda domain: [domain] if domain else []),
+        **_named("url_listed_domains", find_listed(hosts, lists), lambda domain: [domain]),
     }
+
+
+@lru_cache(maxsize=16)
+def suspicion(config: UrlConfig) -> str:
+    """A pattern that every URL has in which something of the lists stands; few others have it."""
+    words = [re.escape(word) for word in (*config.hard_words, *config.soft_words)]
+    substrings = [r"[-.]*".join(map(re.escape, text)) for text in config.substrings]
+    return "(?i)" + "|".join([*words, *substrings, "%", PUNYCODE, r"[^\x00-\x7F]"])
 
 
 def _plain(url: str, host: str) -> str:
@@ -90,8 +104,8 @@ def _squeezed(text: str) -> str:
 def _named(
     name: str, values: Sequence[Measured | None], find: Callable[[Measured], Collection[str]]
 ) -> dict[str, pa.Array]:
-    """A signal that names what was found, and the one that counts it."""
-    found = [None if value is None else sorted(set(names)) if (names := find(value)) else NOTHING for value in values]
+    """A signal that names what was found, and the one that counts it; nothing is found in an empty value."""
+    found = [None if value is None else sorted(set(find(value))) if value else NOTHING for value in values]
     texts = [None if names is None else " ".join(names) for names in found]
     counts = [None if names is None else len(names) for names in found]
     return {name: pa.array(texts, pa.string()), f"num_{name}": pa.array(counts, pa.int64())}

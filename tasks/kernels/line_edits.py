@@ -99,28 +99,30 @@ def _cut(spans: Spans, used: int, first: int, start: int, end: int) -> int:
 @inner
 def _measure_line(data: Bytes, start: int, end: int, flags: Bytes, facts: Facts) -> int:
     """Where the line ends; its facts."""
-    facts[:] = 0
-    facts[HEAD] = facts[TAIL] = i = start
+    head = tail = i = start
+    chars = visible = words = letters = unspaced = uppers = digits = 0
     in_word = False
     while i < end and data[i] != NEWLINE:
         code, width = _decode(data, i)
         flag = np.int64(flags[code])
+        i += width
+        chars += 1
         if flag & SPACE:
             in_word = False
-        else:
-            if facts[WORDS] == 0:
-                facts[HEAD] = i
-            facts[WORDS] += not in_word
-            in_word = True
-            facts[VISIBLE] += (flag & INVISIBLE) == 0
-            facts[LETTERS] += (flag & ALPHABETIC) != 0
-            facts[UNSPACED_LETTERS] += (flag & ALPHABETIC) != 0 and (flag & UNSPACED) != 0
-            facts[UPPERS] += (flag & UPPER) != 0
-            facts[DIGITS_FOUND] += (flag & DIGIT) != 0
-            facts[TAIL] = i + width
-        facts[CHARS] += 1
-        i += width
-    if facts[VISIBLE] == 0:
+            continue
+        if words == 0:
+            head = i - width
+        words += not in_word
+        in_word = True
+        tail = i
+        visible += (flag & INVISIBLE) == 0
+        letters += (flag & ALPHABETIC) != 0
+        unspaced += (flag & ALPHABETIC) != 0 and (flag & UNSPACED) != 0
+        uppers += (flag & UPPER) != 0
+        digits += (flag & DIGIT) != 0
+    facts[CHARS], facts[VISIBLE], facts[WORDS], facts[HEAD], facts[TAIL] = chars, visible, words, head, tail
+    facts[LETTERS], facts[UNSPACED_LETTERS], facts[UPPERS], facts[DIGITS_FOUND] = letters, unspaced, uppers, digits
+    if visible == 0:
         facts[WORDS] = 0
     return i
 
@@ -230,8 +232,8 @@ def _lower(byte: int) -> int:
 
 @inner
 def _count_words(data: Bytes, i: int, end: int, flags: Bytes, spans: Spans, k: int, used: int) -> int:
-    """Words between i and `end` without the spans k to `used`."""
-    words = 0
+    """Words between i and `end` without the spans k to `used`; none where nothing visible is left."""
+    words = visible = 0
     in_word = False
     while i < end:
         if k < used and i == spans[k, 0]:
@@ -241,9 +243,10 @@ def _count_words(data: Bytes, i: int, end: int, flags: Bytes, spans: Spans, k: i
         code, width = _decode(data, i)
         is_space = flags[code] & SPACE != 0
         words += not is_space and not in_word
+        visible += not is_space and flags[code] & INVISIBLE == 0
         in_word = not is_space
         i += width
-    return words
+    return words if visible else 0
 
 
 @inner

@@ -1,10 +1,14 @@
 """Words, substrings and domains of URLs: what counts, what must not, and what select does with them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.dataset import Workspace
@@ -17,6 +21,10 @@ from tasks.signals import SignalsConfig, measure_signals
 from tasks.url_rules import UrlConfig, url_signals
 from tests.conftest import MakeDocuments
 
+URL_PIECES = (
+    "porn", "PORN", "p%6Frn", "free", "-", ".", "_", "/", "casino", "Poker", "%", "%2F", "ſ", "\u212a", "İ", "xxx",
+    "video", "hentaİ", "sex\u0307", "\n",
+)  # fmt: skip
 ONLY_URLS = {name: None for name in FAMILIES if name not in ("url", "quality", "toxicity", "perplexity")}
 
 
@@ -50,6 +58,19 @@ def test_substrings_are_found_across_hyphens_and_dots() -> None:
     assert found("http://x.example/free/porn_")["num_url_substrings"] == 0
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(URL_PIECES), st.text(max_size=4)), max_size=8).map("".join))
+def test_equal_to_a_plain_reference(path: str) -> None:
+    """Most URLs are passed over at one look (a pattern in Arrow); none that has something may be."""
+    url = "http://x.example/" + path
+    measured, plain = found(url), unquote(url).lower()
+    tokens = set(re.findall(r"[^\W_]+", plain))
+    assert measured["hard_words"] == " ".join(sorted(tokens & set(UrlConfig().hard_words)))
+    assert measured["soft_words"] == " ".join(sorted(tokens & set(UrlConfig().soft_words)))
+    squeezed = plain.replace("-", "").replace(".", "")
+    assert measured["substrings"] == " ".join(sorted(text for text in UrlConfig().substrings if text in squeezed))
+
+
 def test_places_are_no_words() -> None:
     for url in (
         "https://www.essex.gov.uk/middlesex", "https://scunthorpe.example/sussex", "http://analysis.example/adult-education",
@@ -76,7 +97,7 @@ def test_without_a_url_nothing_is_measured(url: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("changes", "message"),
     [
         ({"hard_words": ["Porn"]}, r"url\.hard_words[\s\S]*'Porn': a word of a URL"),
         ({"soft_words": ["two words"]}, "one run of lower-case"),
@@ -86,9 +107,9 @@ def test_without_a_url_nothing_is_measured(url: str | None) -> None:
         ({"words": []}, r"url\.words"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        SignalsConfig.model_validate({"url": settings})
+        SignalsConfig.model_validate({"url": changes})
 
 
 def test_select_drops_and_names_what_it_found(

@@ -112,6 +112,7 @@ def test_a_huge_line_is_read_once() -> None:
 @settings(max_examples=300, deadline=None)
 @given(TEXTS)
 @example("read more…\nx read more…\n")
+@example("items in cartitems in cart\x1b")
 @example("Sign-inSign-in items in cart")
 @example("Sign-in items in cart read more...")
 def test_equal_to_a_plain_reference(text: str) -> None:
