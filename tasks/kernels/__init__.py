@@ -1,1 +1,22 @@
-"""Compiled loops over Arrow text buffers. Home of numba."""
+"""Compiled loops over Arrow text buffers. Home of numba.
+
+numba keeps compiled code on disk and compiles anew when the file of the function has changed, but not when only the
+file of a function that it calls has. So each state of this folder has a cache of its own, named by its digest.
+"""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+
+def cache_folder(folder: Path) -> Path:
+    """Where numba keeps the compiled code of this state of the kernels: below NUMBA_CACHE_DIR where that is set."""
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
+    base, name = Path(os.environ.get("NUMBA_CACHE_DIR") or folder / "__pycache__"), f"numba-{digest[:16]}"
+    return base if base.name == name else base / name  # a child process finds it set
+
+
+os.environ["NUMBA_CACHE_DIR"] = str(cache_folder(Path(__file__).parent))
+if "numba" in sys.modules:  # it has read the variable already
+    sys.modules["numba"].config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"]

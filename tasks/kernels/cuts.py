@@ -8,8 +8,9 @@ gap is left. Spans are byte offsets within the document, sorted, disjoint, alway
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Bytes, Int, Offsets, frozen, inner, kernel
+from tasks.kernels.buffers import Bytes, Offsets, frozen, inner, kernel
 from tasks.kernels.characters import ALPHABETIC, INVISIBLE, SPACE, TERMINAL, UNSPACED, character_table
+from tasks.kernels.utf8 import decode, lower
 
 CUTS = ("long_word_lines", "unended_lines", "short_lines", "phrase_lines", "citations")  # as they are judged
 LONG_WORD, UNENDED_LINE, FEW_WORDS, PHRASE, CITATION, KEPT, BLANK = range(7)
@@ -49,10 +50,10 @@ def _find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Sp
                 is_cut = is_after_blank = False
             elif verdict != BLANK:
                 counts[doc, verdict] += 1
-                used = _cut(spans, before, first, start, following)
+                used = add_span(spans, before, first, start, following)
                 is_cut = True
             elif is_cut and is_after_blank:
-                used = _cut(spans, used, first, start, following)
+                used = add_span(spans, used, first, start, following)
             else:
                 is_cut, is_after_blank = False, True
             start = following
@@ -64,7 +65,7 @@ def _find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Sp
 
 
 @inner
-def _cut(spans: Spans, used: int, first: int, start: int, end: int) -> int:
+def add_span(spans: Spans, used: int, first: int, start: int, end: int) -> int:
     """Add a span, joined to the one before where they touch."""
     if used > first and spans[used - 1, 1] == start:
         spans[used - 1, 1] = end
@@ -120,27 +121,13 @@ def _is_ordinary(data: Bytes, start: int, end: int, settings: NDArray[np.int64])
 
 
 @inner
-def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
-    """Code point and width of the character at i."""
-    byte = np.int64(data[i])
-    if byte < 0x80:
-        return byte, 1
-    if byte < 0xE0:
-        return (byte & 0x1F) << 6 | (data[i + 1] & 0x3F), 2
-    if byte < 0xF0:
-        return (byte & 0x0F) << 12 | np.int64(data[i + 1] & 0x3F) << 6 | (data[i + 2] & 0x3F), 3
-    high = (byte & 0x07) << 18 | np.int64(data[i + 1] & 0x3F) << 12
-    return high | np.int64(data[i + 2] & 0x3F) << 6 | (data[i + 3] & 0x3F), 4
-
-
-@inner
 def _line_words(data: Bytes, start: int, end: int, characters: Bytes) -> tuple[int, int, int, bool]:
     """Words (runs without white space), characters of the longest, end of the last, whether words can be counted."""
     words = longest = chars = letters = unspaced = visible = 0
     tail = start
     i = start
     while i < end:
-        code, width = _decode(data, i)
+        code, width = decode(data, i)
         flags = characters[code]
         i += width
         if flags & SPACE:
@@ -164,7 +151,7 @@ def _is_ended(data: Bytes, start: int, tail: int, characters: Bytes) -> bool:
     i = tail - 1
     while i > start and data[i] & 0xC0 == 0x80:
         i -= 1
-    code, _ = _decode(data, i)
+    code, _ = decode(data, i)
     if code == 46 and i - start >= 2 and data[i - 1] == 46 and data[i - 2] == 46:
         return False
     return characters[code] & TERMINAL != 0 or code in QUOTES
@@ -205,16 +192,11 @@ def _is_phrase(data: Bytes, at: int, start: int, end: int, text: Bytes, bounds: 
         if first < start or first + length > end:
             continue
         j = 0
-        while j < length and _lower(data[first + j]) == text[bounds[k] + 1 + j]:
+        while j < length and lower(data[first + j]) == text[bounds[k] + 1 + j]:
             j += 1
         if j == length:
             return True
     return False
-
-
-@inner
-def _lower(byte: int) -> int:
-    return byte + 32 if 65 <= byte <= 90 else byte
 
 
 @inner

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tasks.kernels.buffers import Bytes, Int, Offsets, inner, kernel
 from tasks.kernels.characters import ALPHABETIC, SPACE
 from tasks.kernels.scan import BASIS, MAX_ITEMS, MIX, PRIME, Items
+from tasks.kernels.utf8 import decode
 
 TOKEN_COUNTS = ("words", "word_chars", "symbols", "alphabetic_runs")  # as scan.COUNTS calls them
 WORDS, WORD_CHARS, SYMBOLS, ALPHABETIC_TOKENS = range(4)
@@ -161,7 +162,7 @@ def _decode_run(data: Bytes, i: Int, end: Int, flags: Flags, codes: Codes) -> tu
     """How many characters the run at i has (left in `codes`), where it ends, its hash; a blank has 0, and is passed."""
     used, digest = 0, BASIS
     while i < end:
-        code, width = _decode(data, i)
+        code, width = decode(data, i)
         if flags[code] & SPACE:
             return used, i + width if used == 0 else i, digest
         codes[used] = code
@@ -169,20 +170,6 @@ def _decode_run(data: Bytes, i: Int, end: Int, flags: Flags, codes: Codes) -> tu
         used += 1
         i += width
     return used, i, digest
-
-
-@inner
-def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
-    """Code point and width in bytes of the character at i."""
-    byte = np.int64(data[i])
-    if byte < 0x80:
-        return byte, 1
-    if byte < 0xE0:
-        return (byte & 0x1F) << 6 | (data[i + 1] & 0x3F), 2
-    if byte < 0xF0:
-        return (byte & 0x0F) << 12 | np.int64(data[i + 1] & 0x3F) << 6 | (data[i + 2] & 0x3F), 3
-    high = (byte & 0x07) << 18 | np.int64(data[i + 1] & 0x3F) << 12
-    return high | np.int64(data[i + 2] & 0x3F) << 6 | (data[i + 3] & 0x3F), 4
 
 
 @inner

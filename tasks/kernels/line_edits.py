@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Bytes, Int, Offsets, frozen, inner, kernel
+from tasks.kernels.buffers import Bytes, Offsets, frozen, inner, kernel
 from tasks.kernels.characters import (
     ALPHABETIC,
     CHECKED,
@@ -25,6 +25,8 @@ from tasks.kernels.characters import (
     WORD,
     character_table,
 )
+from tasks.kernels.cuts import Spans, add_span
+from tasks.kernels.utf8 import decode, lower
 
 EDITS = ("upper_case_lines", "digit_lines", "counter_lines", "few_word_lines", "navigation_phrases")  # as judged
 UPPER_CASE, DIGITS, COUNTER, FEW_WORDS, NAVIGATION, KEPT, BLANK = range(7)
@@ -35,7 +37,6 @@ CHARS, VISIBLE, WORDS, LETTERS, UNSPACED_LETTERS, UPPERS, DIGITS_FOUND, HEAD, TA
 UNSPACED_SHARE = 5  # a line where more than a fifth of the letters are of an unspaced script has no words to count
 NEWLINE, SPACE_BYTE, COMMA, DOT = 10, 32, 44, 46
 MAGNITUDES = tuple(b"kmb")
-Spans = NDArray[np.int64]
 Facts = NDArray[np.int64]
 EditRules = tuple[Bytes, Bytes, Offsets, Offsets, NDArray[np.float64]]  # see edit_rules
 
@@ -72,10 +73,10 @@ def _find_edits(data: Bytes, offsets: Offsets, rules: EditRules) -> tuple[Offset
                 is_cut = is_after_blank = False
             elif verdict != BLANK:
                 counts[doc, verdict] += 1
-                used = _cut(spans, before, first, start, following)
+                used = add_span(spans, before, first, start, following)
                 is_cut = True
             elif is_cut and is_after_blank:
-                used = _cut(spans, used, first, start, following)
+                used = add_span(spans, used, first, start, following)
             else:
                 is_cut, is_after_blank = False, True
             start = following
@@ -87,23 +88,13 @@ def _find_edits(data: Bytes, offsets: Offsets, rules: EditRules) -> tuple[Offset
 
 
 @inner
-def _cut(spans: Spans, used: int, first: int, start: int, end: int) -> int:
-    """Add a span, joined to the one before where they touch."""
-    if used > first and spans[used - 1, 1] == start:
-        spans[used - 1, 1] = end
-        return used
-    spans[used, 0], spans[used, 1] = start, end
-    return used + 1
-
-
-@inner
 def _measure_line(data: Bytes, start: int, end: int, flags: Bytes, facts: Facts) -> int:
     """Where the line ends; its facts."""
     head = tail = i = start
     chars = visible = words = letters = unspaced = uppers = digits = 0
     in_word = False
     while i < end and data[i] != NEWLINE:
-        code, width = _decode(data, i)
+        code, width = decode(data, i)
         flag = np.int64(flags[code])
         i += width
         chars += 1
@@ -155,17 +146,17 @@ def _is_counter(data: Bytes, head: int, tail: int, rules: EditRules) -> bool:
     """A number, perhaps with k, m or b, white space and a counter's word; around it nothing but marks."""
     flags, text, bounds, groups, _ = rules
     i = _skip_marks(data, head, tail, flags)
-    if i == tail or flags[_decode(data, i)[0]] & DIGIT == 0:
+    if i == tail or flags[decode(data, i)[0]] & DIGIT == 0:
         return False
     while i < tail:
-        code, width = _decode(data, i)
+        code, width = decode(data, i)
         if flags[code] & DIGIT == 0 and code != COMMA and code != DOT:
             break
         i += width
-    i += i < tail and _lower(data[i]) in MAGNITUDES
+    i += i < tail and lower(data[i]) in MAGNITUDES
     number_end = i
-    while i < tail and flags[_decode(data, i)[0]] & SPACE:
-        i += _decode(data, i)[1]
+    while i < tail and flags[decode(data, i)[0]] & SPACE:
+        i += decode(data, i)[1]
     if i == number_end:
         return False
     for k in range(groups[COUNTERS], groups[COUNTERS + 1]):
@@ -179,7 +170,7 @@ def _is_counter(data: Bytes, head: int, tail: int, rules: EditRules) -> bool:
 def _skip_marks(data: Bytes, i: int, end: int, flags: Bytes) -> int:
     """The first letter, mark of a letter or number from i on."""
     while i < end:
-        code, width = _decode(data, i)
+        code, width = decode(data, i)
         if flags[code] & WORD:
             break
         i += width
@@ -195,7 +186,7 @@ def _cut_phrases(data: Bytes, head: int, tail: int, rules: EditRules, spans: Spa
         if low == head and _matches(data, head, tail, text, bounds, k):
             low = head + bounds[k + 1] - bounds[k]
             low += low < tail and data[low] == SPACE_BYTE
-            used = _cut(spans, used, first, head, low)
+            used = add_span(spans, used, first, head, low)
     for k in range(groups[ENDS], groups[ENDS + 1]):
         at = tail - (bounds[k + 1] - bounds[k])
         if high == tail and at >= low and _matches(data, at, tail, text, bounds, k):
@@ -208,9 +199,9 @@ def _cut_phrases(data: Bytes, head: int, tail: int, rules: EditRules, spans: Spa
                 stop = i + bounds[k + 1] - bounds[k]
         if stop > i:
             free = spans[used - 1, 1] if used > first else low
-            used = _cut(spans, used, first, i - (i > free and data[i - 1] == SPACE_BYTE), stop)
+            used = add_span(spans, used, first, i - (i > free and data[i - 1] == SPACE_BYTE), stop)
         i = max(stop, i + 1)
-    return _cut(spans, used, first, high, tail) if high < tail else used
+    return add_span(spans, used, first, high, tail) if high < tail else used
 
 
 @inner
@@ -220,14 +211,9 @@ def _matches(data: Bytes, at: int, end: int, text: Bytes, bounds: Offsets, k: in
     if at + length > end:
         return False
     j = 0
-    while j < length and _lower(data[at + j]) == text[bounds[k] + j]:
+    while j < length and lower(data[at + j]) == text[bounds[k] + j]:
         j += 1
     return j == length
-
-
-@inner
-def _lower(byte: int) -> int:
-    return byte + 32 if 65 <= byte <= 90 else byte
 
 
 @inner
@@ -240,27 +226,13 @@ def _count_words(data: Bytes, i: int, end: int, flags: Bytes, spans: Spans, k: i
             i = spans[k, 1]
             k += 1
             continue
-        code, width = _decode(data, i)
+        code, width = decode(data, i)
         is_space = flags[code] & SPACE != 0
         words += not is_space and not in_word
         visible += not is_space and flags[code] & INVISIBLE == 0
         in_word = not is_space
         i += width
     return words if visible else 0
-
-
-@inner
-def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
-    """Code point and width of the character at i."""
-    byte = np.int64(data[i])
-    if byte < 0x80:
-        return byte, 1
-    if byte < 0xE0:
-        return (byte & 0x1F) << 6 | (data[i + 1] & 0x3F), 2
-    if byte < 0xF0:
-        return (byte & 0x0F) << 12 | np.int64(data[i + 1] & 0x3F) << 6 | (data[i + 2] & 0x3F), 3
-    high = (byte & 0x07) << 18 | np.int64(data[i + 1] & 0x3F) << 12
-    return high | np.int64(data[i + 2] & 0x3F) << 6 | (data[i + 3] & 0x3F), 4
 
 
 def edit_rules(limits: dict[str, float], phrases: Sequence[Sequence[str]]) -> EditRules:

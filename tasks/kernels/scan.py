@@ -25,6 +25,7 @@ from tasks.kernels.characters import (
     WORD,
     character_table,
 )
+from tasks.kernels.utf8 import decode
 
 COUNTS = (
     "chars", "symbol_chars", "letters", "unspaced_letters", "unended_letters", "words", "word_chars", "symbols",
@@ -155,7 +156,7 @@ def _scan_line(
     mark: Int = ENDED
     while i < end and data[i] != NEWLINE:
         if not plain[data[i]]:
-            code, width = _decode(data, i)
+            code, width = decode(data, i)
             if characters[code] & SPACE:
                 i += width
                 pos += 1
@@ -223,7 +224,7 @@ def _scan_run(
     chars = first = last = letters = dots = mark = 0
     alphabetic: Int = 0
     while i < end:
-        code, width = _decode(data, i)
+        code, width = decode(data, i)
         flags = np.int64(characters[code])
         if flags & SPACE:
             break
@@ -252,7 +253,7 @@ def _scan_run(
 @inner
 def _scan_symbol(data: Bytes, i: int, flags: int, dots: int, ended: int, counts: NDArray[np.int64]) -> tuple[int, int]:
     """How many dots stand in a row up to here, and whether a sentence ended; counts the marks that rules know."""
-    code, _ = _decode(data, i)
+    code, _ = decode(data, i)
     counts[SYMBOL_CHARS] += (flags & INVISIBLE) == 0
     counts[HASHES] += code == HASH
     counts[CURLY_BRACKETS] += code == CURLY
@@ -275,11 +276,11 @@ def _finish_line(data: Bytes, head: int, tail: int, characters: Bytes, counts: N
         odd = (odd ^ np.uint64(data[i + 1])) * PRIME
     if (tail - head) % 2:
         even = (even ^ np.uint64(data[tail - 1])) * PRIME
-    first, _ = _decode(data, head)
+    first, _ = decode(data, head)
     at = tail - 1
     while data[at] & 0xC0 == 0x80:
         at -= 1
-    last, _ = _decode(data, at)
+    last, _ = decode(data, at)
     is_dots = last == DOT and tail - head >= 3 and data[at - 1] == DOT and data[at - 2] == DOT
     counts[LINES] += 1
     counts[BULLET_LINES] += first in (BULLET, HYPHEN)
@@ -293,28 +294,14 @@ def _finish_line(data: Bytes, head: int, tail: int, characters: Bytes, counts: N
 @inner
 def _is_closed(data: Bytes, head: int, at: int, characters: Bytes) -> bool:
     """Whether the character at `at` closes speech as Japanese does (」), or stands behind a wide end mark (。”)."""
-    last, _ = _decode(data, at)
+    last, _ = decode(data, at)
     before = at - 1
     while before > head and data[before] & 0xC0 == 0x80:
         before -= 1
     if last in SPEECH_ENDS or before < head or not characters[last] & CLOSING:
         return last in SPEECH_ENDS
-    flags = characters[_decode(data, before)[0]]
+    flags = characters[decode(data, before)[0]]
     return flags & TERMINAL != 0 and flags & UNSPACED != 0
-
-
-@inner
-def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
-    """Code point and width in bytes of the character at i."""
-    byte = np.int64(data[i])
-    if byte < 0x80:
-        return byte, 1
-    if byte < 0xE0:
-        return (byte & 0x1F) << 6 | (data[i + 1] & 0x3F), 2
-    if byte < 0xF0:
-        return (byte & 0x0F) << 12 | np.int64(data[i + 1] & 0x3F) << 6 | (data[i + 2] & 0x3F), 3
-    high = (byte & 0x07) << 18 | np.int64(data[i + 1] & 0x3F) << 12
-    return high | np.int64(data[i + 2] & 0x3F) << 6 | (data[i + 3] & 0x3F), 4
 
 
 def word_hash(word: str) -> int:

@@ -7,8 +7,9 @@ is anything ("a\n\nbc" has the lengths 1, 0, 2). All other counts are of all cha
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.kernels.buffers import Bytes, Int, Offsets, inner, kernel
+from tasks.kernels.buffers import Bytes, Offsets, kernel
 from tasks.kernels.characters import ALPHABETIC, WORD
+from tasks.kernels.utf8 import decode
 
 COUNTS = ("chars", "letters", "letters_and_digits", "lines", "line_chars", "longest_line_chars")
 CHARS, LETTERS, LETTERS_AND_DIGITS, LINES, LINE_CHARS, LONGEST = range(6)
@@ -23,7 +24,7 @@ def scan_lines(data: Bytes, offsets: Offsets, characters: Bytes) -> NDArray[np.i
         i, end = offsets[doc], offsets[doc + 1]
         chars = letters = words = lines = line_chars = longest = length = 0
         while i < end:
-            code, width = _decode(data, i)
+            code, width = decode(data, i)
             i += width
             chars += 1
             if code == NEWLINE:
@@ -42,17 +43,3 @@ def scan_lines(data: Bytes, offsets: Offsets, characters: Bytes) -> NDArray[np.i
         row[CHARS], row[LETTERS], row[LETTERS_AND_DIGITS] = chars, letters, words
         row[LINES], row[LINE_CHARS], row[LONGEST] = lines, line_chars + length, max(longest, length)
     return counts
-
-
-@inner
-def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
-    """Code point and width of the character at i."""
-    byte = np.int64(data[i])
-    if byte < 0x80:
-        return byte, 1
-    if byte < 0xE0:
-        return (byte & 0x1F) << 6 | (data[i + 1] & 0x3F), 2
-    if byte < 0xF0:
-        return (byte & 0x0F) << 12 | np.int64(data[i + 1] & 0x3F) << 6 | (data[i + 2] & 0x3F), 3
-    high = (byte & 0x07) << 18 | np.int64(data[i + 1] & 0x3F) << 12
-    return high | np.int64(data[i + 2] & 0x3F) << 6 | (data[i + 3] & 0x3F), 4

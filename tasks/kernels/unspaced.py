@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tasks.kernels.buffers import Bytes, Int, Offsets, inner, kernel
 from tasks.kernels.characters import SPACE, UNSPACED, WORD
+from tasks.kernels.utf8 import decode
 
 IDEOGRAPH_LETTERS, SYLLABLE_LETTERS = 2, 5  # to a word
 FIRST_WIDE = 0x3000  # from here on a mark is as wide as a letter of Chinese, and stands for a space: A、B（C）
@@ -35,7 +36,7 @@ def _words_of(data: Bytes, i: Int, end: Int, characters: Bytes) -> int:
     spaced = ideographs = syllables = 0
     in_word = False
     while i < end:
-        code, width = _decode(data, i)
+        code, width = decode(data, i)
         flags = characters[code]
         i += width
         if flags & SPACE or flags & UNSPACED:
@@ -52,17 +53,3 @@ def _words_of(data: Bytes, i: Int, end: Int, characters: Bytes) -> int:
             syllables += 1
     parts = SYLLABLE_LETTERS * ideographs + IDEOGRAPH_LETTERS * syllables
     return spaced + parts // (IDEOGRAPH_LETTERS * SYLLABLE_LETTERS)
-
-
-@inner
-def _decode(data: Bytes, i: Int) -> tuple[Int, int]:
-    """Code point and width of the character at i."""
-    byte = np.int64(data[i])
-    if byte < 0x80:
-        return byte, 1
-    if byte < 0xE0:
-        return (byte & 0x1F) << 6 | (data[i + 1] & 0x3F), 2
-    if byte < 0xF0:
-        return (byte & 0x0F) << 12 | np.int64(data[i + 1] & 0x3F) << 6 | (data[i + 2] & 0x3F), 3
-    high = (byte & 0x07) << 18 | np.int64(data[i + 1] & 0x3F) << 12
-    return high | np.int64(data[i + 2] & 0x3F) << 6 | (data[i + 3] & 0x3F), 4
