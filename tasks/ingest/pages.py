@@ -88,15 +88,21 @@ def prepared(page: RawPage, config: SourceConfig) -> PreparedPage | Rejected:
 def extracted(outcomes: Iterable[Outcome | PreparedPage], config: SourceConfig, extractor: PageExtractor) -> Outcomes:
     """The outcomes in order, their pages through the source's extractor: several at a time."""
     held: list[Outcome | PreparedPage] = []
-    pages = page_bytes = 0
+    pages = held_bytes = 0
     for outcome in outcomes:
         held.append(outcome)
-        if isinstance(outcome, PreparedPage):
-            pages, page_bytes = pages + 1, page_bytes + len(outcome.utf8)
-        if pages == MESSAGE_PAGES or page_bytes >= MESSAGE_BYTES or len(held) == HELD_OUTCOMES:
+        pages += isinstance(outcome, PreparedPage)
+        held_bytes += _bytes_of(outcome)
+        if pages in (0, MESSAGE_PAGES) or held_bytes >= MESSAGE_BYTES or len(held) == HELD_OUTCOMES:
             yield from _extract_held(held, config, extractor)
-            held, pages, page_bytes = [], 0, 0
+            held, pages, held_bytes = [], 0, 0
     yield from _extract_held(held, config, extractor)
+
+
+def _bytes_of(outcome: Outcome | PreparedPage) -> int:
+    if isinstance(outcome, PreparedPage):
+        return len(outcome.utf8)
+    return len(outcome.text) if isinstance(outcome, Record) else 0
 
 
 def _extract_held(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tasks.extract import PageExtractor
-from tasks.ingest.pages import RawPage, extracted, prepared, read_file, text_record
-from tasks.ingest.records import Outcome, Record, Rejected
+from tasks.ingest.pages import PreparedPage, RawPage, extracted, prepared, read_file, text_record
+from tasks.ingest.records import Outcome, Record, Rejected, Skipped
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import read_pieces
 
@@ -112,3 +112,24 @@ def test_a_page_in_another_charset_says_so(extractor: PageExtractor) -> None:
     assert isinstance(found, Record)
     assert "довольно длинный" in found.text
     assert found.meta["charset"] == "cp1251"
+
+
+def test_outcomes_wait_for_no_more_pages_than_one_message_holds(extractor: PageExtractor) -> None:
+    """A file may hold millions of records: what is held behind a page has a bound, in bytes too."""
+    taken = []
+
+    def outcomes(size: int) -> Iterator[Outcome | PreparedPage]:
+        page = prepared(raw(f"<html><body><p>{SENTENCE * 4}</p></body></html>".encode()), CONFIG)
+        for given in [Skipped("request"), Record("1", "text"), page, *[Record("2", "x" * size)] * 5_000, page]:
+            taken.append(given)
+            yield given
+
+    for size, bound in ((0, 1_002), (1 << 20, 5)):
+        taken.clear()
+        found = extracted(outcomes(size), CONFIG, extractor)
+        assert [type(next(found)) for _ in range(2)] == [Skipped, Record]
+        assert len(taken) == 2  # nothing waits where no page does
+        text = next(found)
+        assert isinstance(text, Record)
+        assert text.text.strip() == (SENTENCE * 4).strip()
+        assert len(taken) <= bound
