@@ -156,6 +156,32 @@ def test_another_weight_trains_again_on_the_same_packs(whole: Whole) -> None:
     assert changed == ["train main", "evaluate", "export"]
 
 
+def test_another_run_goes_on_from_a_checkpoint_anneals_and_extends(whole: Whole) -> None:
+    """A fork with another mixture, then longer rows: what came before train is taken as it is."""
+    run_id = whole.record.run_id
+    usual = whole.values["train"]["phases"][0] | {"tokens": 1024, "schedule": {"lr": 1e-3, "shape": "linear"}}
+    anneal = usual | {"name": "anneal", "after": {"run": run_id}, "weights": {"code": 1, "web": 1}}
+    long = usual | {"name": "long", "sequence_length": 128, "min_document_tokens": 100, "rope_base": 50_000}
+    values = whole.values | {"train": whole.values["train"] | {"phases": [anneal, long]}, "export": {"enabled": False}}
+    values |= {"pin": {"vocabulary": run_id}}  # else a tokenizer would be made in the proportions of the first phase
+    planned = whole.planned(values)
+    assert planned["pack web train 64"] == f"cached (run {run_id})"
+    assert planned["fork anneal"].startswith("run (")
+    record = whole.again(values)
+    assert record.state == "completed"
+    annealed, extended = (whole.dataset(f"train {name}", record).extra for name in ("anneal", "long"))
+    main = whole.dataset("train main").extra
+    assert (annealed["fork"]["run"], annealed["fork"]["step"]) == (run_id, main["step"])
+    assert annealed["loss_first"] < main["loss_first"] - 0.3  # it goes on, it does not begin again
+    ordinals = {pack: main["ordinals"][pack] for pack in annealed["ordinals"]}
+    assert sum(annealed["ordinals"].values()) == sum(ordinals.values()) + 1024 // 64
+    assert extended["tokens"] == 1024
+    assert trace_step(whole.storage, record, 3, "main").rows == trace_step(whole.storage, whole.record, 3).rows
+    before = whole.dataset("evaluate").extra["losses"][0]["bits_per_byte_after"]
+    losses = whole.dataset("evaluate", record).extra["losses"][0]
+    assert losses["bits_per_byte_before"] == pytest.approx(before, rel=0.2)  # of the weights that it began with
+
+
 def test_a_traced_batch_is_what_the_packs_hold(whole: Whole) -> None:
     traced = trace_step(whole.storage, whole.record, 3)
     tokenizer = Tokenizer.from_buffer(whole.dataset("vocabulary").read_file(whole.storage, "tokenizer.json"))
