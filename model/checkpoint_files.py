@@ -42,6 +42,7 @@ class TrainState(BaseModel, frozen=True, extra="forbid"):
     has_moments: bool = True  # imported weights have none
     config: dict[str, JsonValue] = {}
     compute: dict[str, JsonValue] = {}
+    code: str = ""  # digest of the code that made it
 
 
 class StoredFile(BaseModel, frozen=True, extra="forbid"):

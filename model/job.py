@@ -95,6 +95,7 @@ class Job:
     settings: Settings = field(default_factory=Settings)
     parent: str | None = None
     live_prefix: str | None = None
+    code: str = ""  # digest of the trainer's code: no part of a training's key, kept in each checkpoint
     held_out: tuple[Pack, ...] = ()  # rows that judge the model while it is trained, by source
     token_bytes: str | None = None  # key of a JSON list: bytes of text that each token stands for
     decode: Callable[[list[int]], str] | None = None  # ids to text, for samples in the live view

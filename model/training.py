@@ -82,7 +82,11 @@ class Training:
         if loaded := self.checkpoints.load_newest(tensors, self._check):
             self._take(loaded.state)
             self.memory, self.events = loaded.state.memory, loaded.state.events
-            return f"resumed from step {loaded.state.step}" + _told(loaded) + _changed(loaded.state, self.compute)
+            return (
+                f"resumed from step {loaded.state.step}"
+                + _told(loaded)
+                + _changed(loaded.state, self.compute, self.job.code)
+            )
         return self._begin_phase(tensors)
 
     def _begin_phase(self, tensors: dict[str, Tensor]) -> str:
@@ -170,6 +174,7 @@ class Training:
             probe_loss=probe_loss,
             config=self.job.run.model_dump(mode="json"),
             compute=self.compute,
+            code=self.job.code,
         )
         tensors = training_tensors(self.model, self.optimizer)
         write = partial(
@@ -231,10 +236,12 @@ def _told(loaded: Loaded) -> str:
     return f"; passed over {reasons}" if reasons else ""
 
 
-def _changed(state: TrainState, compute: dict[str, Any]) -> str:
+def _changed(state: TrainState, compute: dict[str, Any], code: str) -> str:
     changes = [
         f"{name} {state.compute.get(name)} -> {now}" for name, now in compute.items() if state.compute.get(name) != now
     ]
-    return (
+    told = (
         f"; computed otherwise than before ({', '.join(changes)}), so losses agree within rounding" if changes else ""
     )
+    is_other_code = bool(state.code and code) and state.code != code
+    return told + (f"; its code changed since: {state.code[:12]} -> {code[:12]}" if is_other_code else "")

@@ -28,6 +28,7 @@ FOUNDATION = frozenset(
 )
 PROJECT = ("tasks", "model")
 LOGGERS = ("logger", "logging")
+TRAINER = "model.trainer"  # code that is no part of a key: a checkpoint says what made it, a plan what changed since
 PARSE_ATTEMPTS = 10
 PARSE_RETRY_SECONDS = 0.02
 

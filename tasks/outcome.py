@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tasks.codedigest import TRAINER, code_digest
 from tasks.errors import ConfigError, NotComputed
 from tasks.journal import PlanLine, Run
 from tasks.manifest import Manifest
@@ -60,9 +61,21 @@ def _judge(run: Run, stage: str, label: str, make: Callable[[], Manifest]) -> Ou
             raise
         run.plan.append(PlanLine(label=label, stage=stage, verdict="run", detail=missing.cause))
         return Outcome(None)
-    line = PlanLine(label=label, stage=stage, verdict="cached", detail=f"run {found.run_id}", reference=found.reference)
+    line = PlanLine(
+        label=label,
+        stage=stage,
+        verdict="cached",
+        detail=f"run {found.run_id}{_drift(found)}",
+        reference=found.reference,
+    )
     run.plan.append(line)
     return Outcome(found.reference, True, line.detail)
+
+
+def _drift(found: Manifest) -> str:
+    """What to know of a training whose code is no longer today's; it counts all the same."""
+    made_by = found.extra.get("code")
+    return "; its code changed since" if made_by and made_by != code_digest(TRAINER).digest else ""
 
 
 def _record(run: Run, stage: str, label: str, make: Callable[[], Manifest]) -> Outcome:

@@ -45,6 +45,7 @@ from model.config import PhaseRun
 from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.order import Pack, PackPart, check_epochs
 from model.schedule import rows_of_phase
+from tasks.codedigest import TRAINER, code_digest
 from tasks.dataset import Dataset, Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, StorageError, TrainingDiverged, WorkerLost
 from tasks.fork import check_vocabulary, facts_of, note_start
@@ -98,6 +99,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
         settings=settings or settings_from_environment(),
         parent=parent.extra["checkpoint"] if parent else None,
         live_prefix=f"runs/{into.run_id}/live/train-{config.phase.name}",
+        code=code_digest(TRAINER).digest,
         held_out=tuple(pack_of(source, manifest) for source, manifest in sorted(held_out.items())),
         token_bytes=token_bytes_of(by_source),
         decode=decoder_of(into.storage, next(iter(by_source.values()))),
@@ -269,6 +271,7 @@ def publish(dataset: Dataset, job: Job, packs: list[Pack]) -> Manifest:
             "sources": sources_of(job, packs, state.position),
             "ordinals": state.ordinals,
             "compute": state.compute,
+            "code": state.code,
         }
         | facts_of(dataset.inputs.get("parent"), job.run),
     )

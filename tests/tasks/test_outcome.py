@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tasks.codedigest import TRAINER, code_digest
 from tasks.dataset import Workspace
 from tasks.errors import ConfigError, DataError, NotComputed
 from tasks.inputs import input_files
@@ -168,3 +169,17 @@ def test_a_plan_of_a_corpus_that_is_still_to_be_written_says_so(make_run: MakeRu
     plan = make_run("plan", executed=False, is_dry=True, prepare="python-corpus")
     with pytest.raises(NotComputed, match="python-corpus writes its input first"):
         input_files(plan)
+
+
+def test_a_plan_says_when_the_code_of_a_training_changed(make_run: MakeRun, workspace: Workspace) -> None:
+    """Code is no part of a training's key: it is cached all the same."""
+    run = make_run(executed=False, is_dry=True)
+    for code, told in ((code_digest(TRAINER).digest, ""), ("other", "; its code changed since"), (None, "")):
+        dataset = workspace.dataset("train", None, inputs={}, module="tasks.train", external={"code": str(code)})
+        manifest = dataset.publish_files({"checkpoint.json": b"{}"}, extra={} if code is None else {"code": code})
+
+        def find(into: Workspace, made: Manifest = manifest) -> Manifest:
+            return made
+
+        obtain(run, "train", find)
+        assert str(run.plan[-1]) == f"cached (run test{told})"

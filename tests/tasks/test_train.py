@@ -21,6 +21,7 @@ from model.architecture import ModelConfig
 from model.checkpoint_files import list_steps, step_key
 from model.config import PhaseRun
 from model.job import EXACT_METRICS, Job, Settings
+from tasks.codedigest import code_digest
 from tasks.dataset import Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, NotComputed, StorageError, TrainingDiverged, WorkerLost
 from tasks.manifest import Manifest
@@ -146,6 +147,21 @@ def test_cancelled_training_keeps_its_steps_and_goes_on(workspace: Workspace, pa
     assert resumed.digest == undisturbed.digest
     [stopped_at] = [step for step in list_steps(workspace.storage, f"{resumed.reference}/checkpoints") if step % 2]
     assert stopped_at in (1, 3)  # seen at the first poll; the others stand at every second step
+
+
+def test_code_that_changed_is_told_and_changes_no_key(
+    workspace: Workspace, packs: list[Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+    with pytest.raises(Cancelled):
+        train(packs, replace(workspace, run_id="old", stop=stop, on_progress=lambda *_: stop.set()))
+    monkeypatch.setattr("tasks.train.TRAINER", "model.order")  # as if other code trained now
+    resumed = train(packs, replace(workspace, run_id="new"))
+    [begun, *_] = workspace.storage.list_files("runs/new/live/train-main")
+    old, new = (code_digest(module).digest for module in ("model.trainer", "model.order"))
+    told = f"; its code changed since: {old[:12]} -> {new[:12]}"
+    assert told in workspace.storage.read_bytes(begun.key).decode()
+    assert resumed.extra["code"] == new
 
 
 def test_a_training_ended_by_sigterm_saves_and_is_worth_a_retry(workspace: Workspace, packs: list[Manifest]) -> None:
