@@ -43,7 +43,7 @@ NAMED_ABOVE = 6.0  # MADs of its source
 JUDGED_TARGETS = 4
 MIN_STRENGTH = 0.5  # of what is worth telling
 SHOWN_TRAITS = 10
-NOT_COMPARED = {"doc_id", "source", "cut_spans"}  # columns of signals
+NO_SIGNALS = {"doc_id", "source"}  # columns of that table
 
 SCHEMA = pa.schema(
     {
@@ -203,7 +203,8 @@ def _signals(storage: Storage, packs: dict[str, Manifest], rows: Sequence[Traced
             own = measured[source].get(part.key)
             for table in read_part(storage, own) if own else ():
                 for row in table.filter(pc.is_in(table["doc_id"], names)).to_pylist():
-                    found[row["doc_id"]] = {name: row[name] for name in row if name not in NOT_COMPARED}
+                    kept = {name: value for name, value in row.items() if not isinstance(value, list)}  # no spans
+                    found[row["doc_id"]] = {name: kept[name] for name in kept if name not in NO_SIGNALS}
     return found
 
 
@@ -226,20 +227,19 @@ def in_common(named: Sequence[Row], rest: Sequence[Row]) -> list[Trait]:
     """What tells the named documents from the rest, the strongest first; at most SHOWN_TRAITS."""
     if not named or not rest:
         return []
-    columns = dict.fromkeys(name for row in (*named, *rest) for name in _features(row))
+    groups = [
+        [{"source": row["source"], "raw_file": row["raw_file"]} | row["signals"] for row in own]
+        for own in (named, rest)
+    ]
     traits: list[Trait] = []
-    for name in columns:
-        values = [[v for row in rows if (v := _features(row).get(name)) is not None] for rows in (named, rest)]
+    for name in dict.fromkeys(name for own in groups for features in own for name in features):
+        values = [[value for features in own if (value := features.get(name)) is not None] for own in groups]
         if not all(values):
             continue
         is_number = isinstance(values[0][0], (int, float)) and not isinstance(values[0][0], bool)
         traits += [_number_trait(name, *values)] if is_number else _word_traits(name, *values)
     strong = [trait for trait in traits if abs(trait.strength) >= MIN_STRENGTH]
     return sorted(strong, key=lambda trait: (-abs(trait.strength), trait.trait))[:SHOWN_TRAITS]
-
-
-def _features(row: Row) -> Row:
-    return {"source": row["source"], "raw_file": row["raw_file"]} | row["signals"]
 
 
 def _number_trait(name: str, named: list[float], rest: list[float]) -> Trait:
