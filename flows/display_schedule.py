@@ -53,8 +53,8 @@ def _say_memory(phases: Sequence[PhaseForecast]) -> None:
             phase.name, phase.memory.ranks, phase.memory.micro_batch_rows,
             *(_megabytes(getattr(phase.memory, part)) for part in ("weights", "gradients", "moments")),
             *(_megabytes(getattr(phase.memory, part)) for part in ("copies", "activations", "total")),
-            f"{phase.saves.count}, every {phase.saves.every_steps} steps", _megabytes(phase.saves.bytes),
-            phase.saves.kept, _megabytes(phase.saves.kept_bytes),
+            f"{phase.saves.count}, every {phase.saves.every_steps} steps; {phase.saves.every_seconds:g} s",
+            _megabytes(phase.saves.bytes), phase.saves.kept, _megabytes(phase.saves.kept_bytes),
         )
         for phase in phases
     ]  # fmt: skip

@@ -12,6 +12,7 @@ import math
 from typing import Literal, NamedTuple
 
 from model.architecture import ModelConfig
+from model.config import PhaseRun
 
 FP32_BYTES = 4
 MOMENTS = 2
@@ -116,6 +117,15 @@ def flops_per_token(config: ModelConfig, length: int) -> float:
 def peak_flops(device: str) -> float | None:
     """Peak of a device by its name, in bf16; None where it is not known, as for a CPU."""
     return next((peak for name, peak in PEAK_FLOPS.items() if name in device), None)
+
+
+def model_flops_utilisation(run: PhaseRun, tokens_per_second: float, device: str, ranks: int) -> float | None:
+    """MFU: share of the peak of all devices that forward and backward use; None where the peak is not known.
+
+    The peaks are those of bf16, so that training in fp32 has none.
+    """
+    peak = peak_flops(device) if run.precision == "bf16" else None
+    return tokens_per_second * flops_per_token(run.model, run.phase.sequence_length) / (peak * ranks) if peak else None
 
 
 def _block_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from model.cost import flops_per_token, peak_flops
+from model.cost import model_flops_utilisation
 from model.distribute import local_tensor
 from model.generate import Sampling, generate
 from model.job import Job
@@ -30,17 +30,15 @@ class Watch:
 
     def __init__(self, job: Job, ranks: Ranks, training: Training) -> None:
         self.job, self.ranks, self.training = job, ranks, training
-        peak = peak_flops(str(training.compute["device"])) if job.run.precision == "bf16" else None
-        flops = flops_per_token(job.run.model, job.run.phase.sequence_length)
-        self.mfu_per_speed = flops / (peak * ranks.count) if peak else None
         self.profiler: Any = None
 
     def of_step(self, line: dict[str, Any]) -> dict[str, float]:
         """Figures of a step for the live view. `line`: what was noted of it."""
         speed = line["rows"] * self.job.run.phase.sequence_length / line["seconds"]
         figures = {"tokens_per_second": speed, "data_wait_ratio": line["data_seconds"] / line["seconds"]}
-        if self.mfu_per_speed is not None:
-            figures["mfu"] = speed * self.mfu_per_speed
+        device = str(self.training.compute["device"])
+        if (mfu := model_flops_utilisation(self.job.run, speed, device, self.ranks.count)) is not None:
+            figures["mfu"] = mfu
         if line["action"] == "apply" and line["step"] % UPDATE_NORM_STEPS == 0:
             figures["update_norm"] = self.update_norm()
         return figures

@@ -31,7 +31,7 @@ from tasks.report_documents import ReportDocuments, read_documents, redaction_of
 from tasks.runs import RunRecord
 from tasks.storage import Storage
 from tasks.task_scores import score_text
-from tasks.training_view import loss_chart, read_decisions, read_training, read_written
+from tasks.training_view import loss_chart, read_decisions, read_forks, read_training, read_written
 
 REASONS_PER_STAGE = 6  # in the dashboard
 SHOWN_DOCUMENTS = 5  # of an incident
@@ -73,6 +73,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
         mixture=mixture_of_run(storage, record),
         loss_picture=Markup(loss_chart(read_training(storage, record), read_decisions(storage, record))),
+        forks=read_forks(storage, record),
         written=_written(storage, record),
         incidents=_incidents(storage, record, faults),
         losses=read_losses(storage, record),

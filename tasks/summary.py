@@ -39,5 +39,5 @@ def _first(storage: Storage, record: RunRecord, stage: str) -> Manifest | None:
 
 def _training(storage: Storage, reference: str) -> dict[str, Any]:
     manifest = load_manifest(storage, reference)
-    facts = {name: manifest.extra[name] for name in TRAINING_FACTS}
+    facts = {name: manifest.extra[name] for name in TRAINING_FACTS} | {"mfu": manifest.extra.get("mfu")}
     return {"reference": reference, "seconds": manifest.totals["seconds"]} | facts

@@ -42,6 +42,7 @@ from pydantic import ValidationError
 
 from model.checkpoint_files import find_last, read_metrics, read_state
 from model.config import PhaseRun
+from model.cost import model_flops_utilisation
 from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.order import Pack, PackPart, check_epochs
 from model.schedule import rows_of_phase
@@ -266,6 +267,9 @@ def publish(dataset: Dataset, job: Job, packs: list[Pack]) -> Manifest:
             "loss_first": metrics["loss"][0].as_py(),
             "loss_last": metrics["loss"][-1].as_py(),
             "tokens_per_second": round(state.tokens / seconds, 1),
+            "mfu": model_flops_utilisation(
+                job.run, state.tokens / seconds, str(state.compute["device"]), int(str(state.compute["ranks"]))
+            ),
             "decisions": [decision.model_dump(mode="json") for decision in state.events.decisions],
             "skipped_steps": [bad.step for bad in state.memory.bad_steps],
             "sources": sources_of(job, packs, state.position),

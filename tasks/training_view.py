@@ -70,6 +70,12 @@ def _marks(rows: pa.Table, tokens: Sequence[float], decisions: Sequence[dict[str
         yield Mark(at, told, DECISION_COLOURS[decision["kind"]])
 
 
+def read_forks(storage: Storage, record: RunRecord) -> list[tuple[str, dict[str, Any]]]:
+    """(phase, what was taken and what is fresh) of the phases that began with a checkpoint of another run."""
+    manifests = [load_manifest(storage, line.reference) for line in record.datasets_of("train")]
+    return [(m.config["phase"]["name"], m.extra["fork"]) for m in manifests if "fork" in m.extra]
+
+
 def read_written(storage: Storage, record: RunRecord) -> list[dict[str, Any]]:
     """The latest texts that the model wrote while it was trained: phase, step, source, prompt, text; in their order."""
     found: dict[tuple[str, int], dict[str, Any]] = {}

@@ -20,6 +20,7 @@ from model.cost import (
     checkpoint_bytes,
     copies_bytes,
     flops_per_token,
+    model_flops_utilisation,
     parameter_shapes,
     peak_flops,
     state_bytes,
@@ -116,6 +117,17 @@ def test_peaks_are_known_by_name() -> None:
     assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
     assert peak_flops("NVIDIA H100 PCIe") == 756e12
     assert peak_flops("cpu, 2 threads") is None
+
+
+def test_utilisation_is_of_all_devices_and_of_bf16() -> None:
+    phase = {
+        "name": "main", "tokens": 64, "weights": {"web": 1}, "batch": 1, "sequence_length": 64, "schedule": {"lr": 1},
+    }  # fmt: skip
+    run = PhaseRun.model_validate({"model": {"size": "1b"}, "phase": phase})
+    speed = 8 * 0.4 * 989e12 / flops_per_token(run.model, 64)
+    assert model_flops_utilisation(run, speed, "NVIDIA H100 80GB HBM3", 8) == pytest.approx(0.4)
+    assert model_flops_utilisation(run, speed, "cpu, 2 threads", 8) is None
+    assert model_flops_utilisation(run.model_copy(update={"precision": "fp32"}), speed, "NVIDIA H100", 8) is None
 
 
 def test_uneven_shards_come_back_whole_and_take_what_the_formula_says(

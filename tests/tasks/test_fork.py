@@ -16,6 +16,7 @@ from tasks.evaluate import imported_weights
 from tasks.fork import check_fork, check_vocabulary, find_checkpoint, take_checkpoint, taken_before
 from tasks.manifest import Manifest
 from tasks.model_card import _phases
+from tasks.report import write_report
 from tasks.runs import DatasetLine, RunRecord
 from tasks.trace import trace_step
 from tasks.train import train_phase
@@ -30,7 +31,9 @@ PARENT, CHILD = "20260101-000000-aaaa", "20260102-000000-bbbb"
 def record_of(into: Workspace, *manifests: tuple[str, Manifest]) -> RunRecord:
     """The record of the workspace's run, with these datasets by label."""
     record = RunRecord(
-        run_id=into.run_id, created="2026-01-01", recipe={"train": {"phases": [{"name": "main"}, {"name": "tail"}]}}
+        run_id=into.run_id,
+        created="2026-01-01",
+        recipe={"name": "x", "train": {"phases": [{"name": "main"}, {"name": "tail"}]}},
     )
     for label, manifest in manifests:
         record.set_dataset(
@@ -82,6 +85,10 @@ def test_a_fork_goes_on_where_the_checkpoint_stood(
     assert facts["settings"] == {"schedule.lr": [1e-2, 5e-3]}
     assert facts["taken"] == ["weights", "moments", "step count of the moments", "order of the data"]
     assert [entry["stage"] for entry in trained.inputs if entry["role"] == "parent"] == ["fork"]
+    record = record_of(into, ("train tail", trained))
+    page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
+    assert f"Phase tail begins with step 4 of phase main of run {PARENT}." in page
+    assert "schedule.lr: 0.01 &rarr; 0.005" in page
 
 
 def test_weights_alone_begin_with_moments_at_zero(
