@@ -97,7 +97,7 @@ class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
     short_line_chars: int = Field(default=30, ge=0, description="longest line that counts as short, in characters")
     by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")
 
-    @field_validator("cut_phrases")
+    @field_validator("cut_phrases", "generated_marks")
     @classmethod
     def _check_phrases(cls, phrases: tuple[str, ...]) -> tuple[str, ...]:
         for phrase in phrases:

@@ -65,6 +65,11 @@ def test_equal_to_the_plain_reference(texts: list[str], config: SignalsConfig) -
         assert measured == expected
 
 
+def test_no_texts_have_no_signals() -> None:
+    columns = measure(pa.array([], pa.large_string()), SignalsConfig.model_validate(EDITS_ALONE))
+    assert {len(column) for column in columns.values()} == {0}
+
+
 def test_worked_example() -> None:
     measured = row("The cat sat.\n\nThe cat sat.")
     assert (measured["num_words"], measured["duplicate_line_ratio"], measured["newline_ratio"]) == (6, 0.5, 1 / 6)
@@ -224,7 +229,13 @@ def test_stage_keeps_parts_and_order(workspace: Workspace, make_documents: MakeD
 
 
 def test_wrong_settings_are_refused() -> None:
-    for values in ({"cut_phrases": ["Upper"]}, {"cut_phrases": ["!"]}, {"stop_words": ["a"] * 63}, {"min_words": 1}):
+    for values in (
+        {"cut_phrases": ["Upper"]},
+        {"generated_marks": ["Generated"]},
+        {"cut_phrases": ["!"]},
+        {"stop_words": ["a"] * 63},
+        {"min_words": 1},
+    ):
         with pytest.raises(ValidationError):
             SignalsConfig.model_validate(values)
     with pytest.raises(ValidationError, match=r"by_source\.code\.max_word_chars"):

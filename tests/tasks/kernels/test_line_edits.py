@@ -1,10 +1,13 @@
 """RefinedWeb's line rules, one by one, and against a plain reference on any text."""
 
+import json
 import re
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,6 +18,8 @@ from tasks.kernels.cuts import apply_cuts
 from tasks.kernels.line_edits import EDITS, edit_rules, find_edits
 from tasks.refinedweb import RefinedWebLines
 
+DATA = Path(__file__).parents[4] / "shared/data"
+CRAWLED = DATA / "crawl_jsonl/dj_redpajama-cc-2023-06-refined.jsonl"
 PUBLISHED = RefinedWebLines()
 NEIGHBOUR = "It is so."  # breaks no rule
 COUNTER = re.compile(rf"[! ,.]*0[0,.]*[kmb]? +(?:{'|'.join(PUBLISHED.counters)})[! ,.]*")
@@ -116,6 +121,19 @@ def test_a_huge_line_is_read_once() -> None:
 @example("Sign-inSign-in items in cart")
 @example("Sign-in items in cart read more...")
 def test_equal_to_a_plain_reference(text: str) -> None:
+    check_against_reference(text)
+
+
+@pytest.mark.skipif(not CRAWLED.exists(), reason="needs the shared data")
+def test_equal_on_crawled_and_technical_text() -> None:
+    texts = [json.loads(line)["text"] for line in CRAWLED.read_text("utf-8").splitlines()]
+    texts += pq.read_table(DATA / "text/docs_en.parquet", columns=["text"])["text"].to_pylist()[::100]
+    for text in texts:
+        check_against_reference(text)
+    assert sum(len(edit(text)[1]) for text in texts) > len(texts) / 2  # most have something to cut
+
+
+def check_against_reference(text: str) -> None:
     kept, fired, words = edit(text)
     lines, counts, cut = [], dict.fromkeys(EDITS, 0), 0
     for line in text.split("\n"):
