@@ -150,9 +150,19 @@ def test_steps_go_on_while_a_checkpoint_is_written(make_job: Any) -> None:
     assert saved_steps(job) == [12, 8, 4]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_save_beside_the_training_has_the_same_content(make_job: Any, rank_processes: Any, ranks: int) -> None:
-    often = {"checkpoint_steps": 2, "keep_checkpoints": 20}
+@pytest.mark.parametrize(
+    ("ranks", "wrapping"),
+    [
+        (1, {}),
+        (2, {}),
+        pytest.param(2, {"parallel": "ddp"}, marks=pytest.mark.chaos),
+        pytest.param(4, {"shard_ranks": 2, "micro_batch_rows": 2}, marks=pytest.mark.chaos),
+    ],
+)
+def test_a_save_beside_the_training_has_the_same_content(
+    make_job: Any, rank_processes: Any, ranks: int, wrapping: dict[str, Any]
+) -> None:
+    often = {"checkpoint_steps": 2, "keep_checkpoints": 20} | wrapping
     waiting = make_job("bf16", folder="train/waiting", settings=often | {"background_saves": False})
     beside = make_job("bf16", folder="train/beside", settings=often)
     for job in (waiting, beside):
