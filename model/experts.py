@@ -17,6 +17,7 @@ Shapes: B batch, T time, D width, F inner width, E experts, K active experts, L 
 M = L x K, sorted by expert.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.architecture import ExpertsConfig, ModelConfig
+
+CACHED_ELEMENTS = 1 << 18  # of a piece of rows on the CPU: 0.5 MB of bf16
 
 
 class Routing(NamedTuple):
@@ -56,10 +59,12 @@ class Experts(nn.Module):
         order_M = chosen_BTK.flatten().sort(stable=True).indices
         counts_E = chosen_BTK.flatten().bincount(minlength=len(self.down))
         x_MD = _Spread.apply(x_BTD.flatten(0, 1), order_M, active)  # type: ignore[no-untyped-call]
-        gate_MF, up_MF = grouped_product(x_MD, self.gate_up.to(x_MD.dtype), counts_E).chunk(2, dim=-1)
-        y_MD = grouped_product(F.silu(gate_MF) * up_MF, self.down.to(x_MD.dtype), counts_E)
-        y_LKD = _Unsort.apply(y_MD, order_M).unflatten(0, (-1, active))  # type: ignore[no-untyped-call]
-        return (y_LKD * gates_BTK.flatten(0, 1)[..., None].to(y_LKD.dtype)).sum(1).view_as(x_BTD)
+        gate_up_MF = grouped_product(x_MD, self.gate_up.to(x_MD.dtype), counts_E)
+        h_MF = _SwiGLU.apply(gate_up_MF)  # type: ignore[no-untyped-call]
+        y_MD = grouped_product(h_MF, self.down.to(x_MD.dtype), counts_E)
+        gates_LK = gates_BTK.flatten(0, 1).to(y_MD.dtype)
+        out_LD: Tensor = _Collect.apply(y_MD, gates_LK, order_M)  # type: ignore[no-untyped-call]
+        return out_LD.view_as(x_BTD)
 
 
 class Router(nn.Module):
@@ -134,6 +139,30 @@ class _GroupedProduct(torch.autograd.Function):
         return grad_x_MI, grad_weight_EIO, None
 
 
+class _SwiGLU(torch.autograd.Function):
+    """silu(gate) * up of gate and up side by side, piece by piece, so that what lies between stays in the cache."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up_MF: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up_MF)
+        out_MF = gate_up_MF.new_empty(len(gate_up_MF), gate_up_MF.shape[1] // 2)
+        for gate_up, out in _rows_in_cache(gate_up_MF, out_MF):
+            gate, up = gate_up.chunk(2, dim=-1)
+            torch.mul(F.silu(gate), up, out=out)
+        return out_MF
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (gate_up_MF,) = ctx.saved_tensors
+        grad_gate_up_MF = torch.empty_like(gate_up_MF)
+        for gate_up, grad, grad_gate_up in _rows_in_cache(gate_up_MF, grads[0], grad_gate_up_MF):
+            gate, up = gate_up.chunk(2, dim=-1)
+            grad_gate, grad_up = grad_gate_up.chunk(2, dim=-1)
+            torch.mul(grad, F.silu(gate), out=grad_up)
+            torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
+        return grad_gate_up_MF
+
+
 class _Spread(torch.autograd.Function):
     """A copy of each token for each of its experts, sorted by expert; back: the sum over a token's copies."""
 
@@ -145,24 +174,36 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return (
-            grads[0].index_select(0, _inverse(ctx.saved_tensors[0])).unflatten(0, (-1, ctx.active)).sum(1),
-            None,
-            None,
-        )
+        (order_M,) = ctx.saved_tensors
+        return F.embedding_bag(_inverse(order_M).view(-1, ctx.active), grads[0], mode="sum"), None, None
 
 
-class _Unsort(torch.autograd.Function):
-    """Rows back in the order of tokens: a permutation, whose gradient is the other one (autograd's would add up)."""
+class _Collect(torch.autograd.Function):
+    """The sum of each token's rows times its gates: one pass, in which no weighted row is ever written."""
 
     @staticmethod
-    def forward(ctx: Any, y_MD: Tensor, order_M: Tensor) -> Tensor:
-        ctx.save_for_backward(order_M)
-        return y_MD.index_select(0, _inverse(order_M))
+    def forward(ctx: Any, y_MD: Tensor, gates_LK: Tensor, order_M: Tensor) -> Tensor:
+        ctx.save_for_backward(y_MD, gates_LK, order_M)
+        places_LK = _inverse(order_M).view_as(gates_LK)
+        return F.embedding_bag(places_LK, y_MD, mode="sum", per_sample_weights=gates_LK)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0].index_select(0, ctx.saved_tensors[0]), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        y_MD, gates_LK, order_M = ctx.saved_tensors
+        grad_y_MD, gates_M = torch.empty_like(y_MD), gates_LK.flatten().index_select(0, order_M)
+        grad_gates_M = torch.empty_like(gates_M)
+        pieces = _rows_in_cache(y_MD, order_M // gates_LK.shape[1], gates_M, grad_y_MD, grad_gates_M)
+        for y, tokens, gates, grad_y, grad_gates in pieces:
+            grad = grads[0].index_select(0, tokens)
+            torch.sum(grad * y, dim=1, out=grad_gates)
+            torch.mul(grad, gates[:, None], out=grad_y)
+        return grad_y_MD, grad_gates_M.index_select(0, _inverse(order_M)).view_as(gates_LK), None
+
+
+def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Pieces of rows of all tensors; on CUDA, where each launch costs, all rows at once."""
+    rows = CACHED_ELEMENTS // tensors[0].shape[1] if tensors[0].device.type == "cpu" else len(tensors[0])
+    return zip(*(tensor.split(max(1, rows)) for tensor in tensors), strict=True)
 
 
 def _inverse(order_M: Tensor) -> Tensor:
