@@ -41,7 +41,7 @@ def test_without_an_extractor_the_html_stays(extractor: PageExtractor) -> None:
 
 @pytest.mark.parametrize("name", ["resiliparse", "trafilatura"])
 def test_no_break_spaces_become_spaces(name: extract.ExtractorName) -> None:
-    text = run_extractor(ARTICLE.replace("the village", "the&nbsp;village"), name)
+    text = run_extractor(ARTICLE.replace("the village", "the&nbsp;village").encode(), name)
     assert isinstance(text, str)
     assert text.strip() == PARAGRAPH.strip()
 
@@ -82,7 +82,8 @@ def test_a_text_does_not_depend_on_the_pages_before_it(name: extract.ExtractorNa
 @pytest.mark.parametrize("name", ["resiliparse", "trafilatura"])
 def test_comments_are_left_out(name: extract.ExtractorName) -> None:
     comment = '<div id="comments"><p>First! I have read none of it, but my neighbour has a dog as well.</p></div>'
-    text = run_extractor(f"<html><body><article><p>{PARAGRAPH}</p></article>{comment}</body></html>", name)
+    page = f"<html><body><article><p>{PARAGRAPH}</p></article>{comment}</body></html>"
+    text = run_extractor(page.encode(), name)
     assert isinstance(text, str)
     assert "quick brown" in text
     assert "First!" not in text
@@ -108,11 +109,11 @@ CHILD = """
 import os, time
 import tasks.extract as extract
 def answer(page, extractor):
-    if "CRASH" in page:
+    if b"CRASH" in page:
         os.abort()
-    if "HANG" in page:
+    if b"HANG" in page:
         time.sleep(100)
-    return page
+    return page.decode()
 extract.run_extractor = answer
 """
 
