@@ -92,8 +92,7 @@ def schedule(
     """Say what training will be: rates, batches, epochs, memory, checkpoints, FLOPs, time. Computes nothing."""
     wanted = _parameters(root, Recipe.load(recipe, overrides or ()), None, None)
     _check("plan", wanted)
-    datasets = [(line.stage, line.reference) for line in _plan(wanted)]
-    resolved = Recipe.parse(wanted["recipe"])
+    resolved, datasets = Recipe.parse(wanted["recipe"]), _references(_plan(wanted))
     found = forecast(Storage(wanted["root"]), resolved, datasets, settings_from_environment())
     if html is not None:
         Path(html).write_text(schedule_page(found), encoding="utf-8")
@@ -186,8 +185,17 @@ def _plan(wanted: dict[str, Any]) -> list[PlanLine]:
 
 def _check_plan(wanted: dict[str, Any]) -> None:
     """Raises ConfigError when what is there already shows that the run can't be."""
-    recipe, datasets = Recipe.parse(wanted["recipe"]), [(line.stage, line.reference) for line in _plan(wanted)]
-    check_repeats(recipe, mixture_of(Storage(wanted["root"]), recipe, datasets))
+    lines, recipe = _plan(wanted), Recipe.parse(wanted["recipe"])
+    _check_repeats(recipe, lines, mixture_of(Storage(wanted["root"]), recipe, _references(lines)))
+
+
+def _check_repeats(recipe: Recipe, lines: list[PlanLine], mixture: list[MixtureLine]) -> None:
+    if any(line.stage == "train" and line.verdict != "cached" for line in lines):
+        check_repeats(recipe, mixture)
+
+
+def _references(lines: list[PlanLine]) -> list[tuple[str, str | None]]:
+    return [(line.stage, line.reference) for line in lines]
 
 
 def _check(run_id: str, wanted: dict[str, Any]) -> None:
@@ -199,16 +207,16 @@ def _say_plan(wanted: dict[str, Any], as_json: bool) -> None:
     _check("plan", wanted)
     lines = _plan(wanted)
     recipe = Recipe.parse(wanted["recipe"])
-    mixture = mixture_of(Storage(wanted["root"]), recipe, [(line.stage, line.reference) for line in lines])
+    mixture = mixture_of(Storage(wanted["root"]), recipe, _references(lines))
     if as_json:
         say_json([_plan_figures(line, mixture) for line in lines])
-        check_repeats(recipe, mixture)
+        _check_repeats(recipe, lines, mixture)
         return
     say_table(("dataset", "plan"), [(line.label, str(line)) for line in lines])
     if any(line.available is not None for line in mixture):
         say()
         say_mixture(mixture)
-    check_repeats(recipe, mixture)
+    _check_repeats(recipe, lines, mixture)
 
 
 def _plan_figures(line: PlanLine, mixture: list[MixtureLine]) -> dict[str, Any]:
