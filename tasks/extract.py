@@ -226,6 +226,7 @@ def serve(requests: int, finished: int, pages: int, texts: int) -> None:
     limit = CHILD_MEMORY_BYTES if soft == resource.RLIM_INFINITY else min(CHILD_MEMORY_BYTES, soft)
     resource.setrlimit(resource.RLIMIT_AS, (limit, soft))
     gc.disable()  # a fifth of the time; few cycles come up, and they are collected below
+    gc.freeze()  # what was imported stays: else each collection would cost as much as six pages
     seen_bytes = 0
     while request := os.read(requests, REQUEST.size):
         number, extractor, timeout_seconds = REQUEST.unpack(request)
