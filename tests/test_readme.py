@@ -21,7 +21,7 @@ from tasks.task_items import TaskName
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SECTIONS = {text.partition("\n")[0]: text for text in README.split("\n## ")}
+SECTIONS = {text.partition("\n")[0]: text for text in re.split(r"\n##+ ", README)}
 PACKAGES = ("flows", "tasks", "model")
 SOURCE = "\n".join(path.read_text("utf-8") for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py")))
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
@@ -65,7 +65,8 @@ def test_the_stage_table_is_the_graph() -> None:
 
 
 def test_the_recipe_is_one_and_its_override_fits() -> None:
-    whole, *sections = (yaml.safe_load(block) for block in blocks_of("Your own recipe"))
+    names = ("Your own recipe", "Rules", "Model and phases")
+    whole, *sections = (yaml.safe_load(block) for name in names for block in blocks_of(name))
     recipe = Recipe.parse(whole)
     assert recipe.name == "mine"
     values = reduce(merge, sections, whole)
