@@ -95,7 +95,7 @@ def schedule(
     resolved, datasets = Recipe.parse(wanted["recipe"]), _references(_plan(wanted))
     found = forecast(Storage(wanted["root"]), resolved, datasets, settings_from_environment())
     if html is not None:
-        Path(html).write_text(schedule_page(found), encoding="utf-8")
+        _write_page(html, schedule_page(found))
     if as_json:
         say_json(found.model_dump())
     else:
@@ -161,6 +161,14 @@ def main(arguments: list[str] | None = None) -> None:
     except PipelineError as error:
         say_error(f"error: {error}")
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _write_page(path: str, page: str) -> None:
+    """Raises ConfigError when the file can't be written."""
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html {path!r}: {error.strerror}; name a file in a folder that exists") from error
 
 
 def _parameters(

@@ -20,13 +20,14 @@ MAX_SOURCES = 4096  # slots in a block of the data order: every source with a we
 Shape = Literal["cosine", "linear", "wsd", "constant"]
 # What the last step has of the peak. cosine: GPT-3, OLMo 2; linear: torchtitan, OLMo 3; wsd: SmolLM3
 FINAL_RATIOS: dict[object, float] = {"cosine": 0.1, "linear": 0.0, "wsd": 0.0, "constant": 1.0}
+MAX_LR = 1000  # far above every use; what lies higher is a slip, and overflows
 WSD_DECAY_RATIO = 0.1  # of the schedule, unless `decay_tokens` says otherwise (SmolLM3)
 
 
 class ScheduleConfig(BaseModel, frozen=True, extra="forbid"):
     """Learning rate over the tokens of a phase: linear warm-up, then the shape down to `final_ratio` of the peak."""
 
-    lr: float = Field(gt=0, description="peak learning rate, at the first batch size of the phase")
+    lr: float = Field(gt=0, le=MAX_LR, description="peak learning rate, at the first batch size of the phase")
     shape: Shape = Field(
         default="cosine",
         description="cosine or linear: falls from the warm-up on; wsd: stays, then falls over decay_tokens; constant",
@@ -168,6 +169,8 @@ class PhaseConfig(BaseModel, frozen=True, extra="forbid"):
                 raise ValueError(f"weight {weight} of source {source!r} must be a finite number, 0 or more")
         if not sum(weights.values()) > 0:
             raise ValueError(f"weights {weights} sum to nothing; give at least one source a weight above 0")
+        if sum(weights.values()) == math.inf:
+            raise ValueError(f"weights {weights} sum to more than a float holds; only their proportions count")
         if len(weights) > MAX_SOURCES:
             raise ValueError(f"{len(weights)} sources; a block of the data order has room for {MAX_SOURCES}")
         return weights
@@ -230,8 +233,9 @@ def spread_lengths(phase: dict[str, Any]) -> list[dict[str, Any]]:
     Rows stay as they are given, so batches grow with the length. Raises ValueError.
     """
     lengths, tokens, schedule = (phase.get(key) for key in ("sequence_length", "tokens", "schedule"))
-    if not (isinstance(lengths, dict) and isinstance(tokens, int) and isinstance(schedule, dict)):
+    if not (isinstance(lengths, dict) and tokens is not None and isinstance(schedule, dict)):
         return [phase]
+    tokens = _number(tokens)
     begins = sorted((_number(begin), _number(length)) for begin, length in lengths.items())
     rising = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(begins))
     if not begins or begins[0][0] != 0 or not rising or begins[-1][0] >= tokens:

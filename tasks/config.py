@@ -78,7 +78,8 @@ def explain(model: type[BaseModel], error: ValidationError) -> list[str]:
 
 
 def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
-    path, location = "", tuple(step for step in details["loc"] if not str(step).startswith("("))  # tags of unions
+    path, location = "", tuple(step for step in details["loc"] if not str(step).startswith(("(", "[")))
+    # without tags of unions, and without the mark of a mapping's key, which stands there already
     for step in location:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     message = details["msg"].removeprefix("Value error, ")

@@ -42,10 +42,12 @@ class MixtureLine(BaseModel, frozen=True):
 def mixture_of_run(storage: Storage, record: RunRecord) -> list[MixtureLine]:
     """The mixture of a run; nothing before mix ran."""
     datasets = [(line.stage, line.reference) for line in record.datasets if line.stage in ("mix", "pack", "fork")]
-    return mixture_of(storage, Recipe.parse(record.recipe), datasets) if datasets else []
+    return mixture_of(storage, Recipe.parse(record.recipe), datasets, record.run_id) if datasets else []
 
 
-def mixture_of(storage: Storage, recipe: Recipe, datasets: Iterable[tuple[str, str | None]]) -> list[MixtureLine]:
+def mixture_of(
+    storage: Storage, recipe: Recipe, datasets: Iterable[tuple[str, str | None]], run_id: str | None = None
+) -> list[MixtureLine]:
     """The mixture of every phase; `datasets`: (stage, reference) of a run or plan, of which mix and packs are read."""
     packed: dict[PackKey, int] = {}
     estimated: dict[str, int] = {}
@@ -63,13 +65,15 @@ def mixture_of(storage: Storage, recipe: Recipe, datasets: Iterable[tuple[str, s
             key = request["source"], request["sequence_length"], request.get("min_document_tokens", 0)
             packed[key], names[key] = manifest.extra["tokens"], f"{key[0]}:{manifest.digest}"
     before = {
-        phase.name: _drawn_before(storage, phase.fork, forks, names) for phase in recipe.train.phases if phase.fork
+        phase.name: _drawn_before(storage, phase.fork, forks, names, run_id)
+        for phase in recipe.train.phases
+        if phase.fork
     }
     return mixture_lines(recipe, packed, estimated, before)
 
 
 def _drawn_before(
-    storage: Storage, fork: ForkConfig, taken: Sequence[Manifest], names: Mapping[PackKey, str]
+    storage: Storage, fork: ForkConfig, taken: Sequence[Manifest], names: Mapping[PackKey, str], run_id: str | None
 ) -> Counter[PackKey]:
     """Tokens that a checkpoint had drawn of each pack: as it was taken, else as it is now."""
     for facts in (manifest.extra for manifest in taken):
@@ -77,7 +81,7 @@ def _drawn_before(
             rows = facts["ordinals"]
             break
     else:
-        rows = read_state(storage, find_checkpoint(storage, fork).key).ordinals
+        rows = read_state(storage, find_checkpoint(storage, fork, run_id).key).ordinals
     return Counter({key: rows.get(name, 0) * key[1] for key, name in names.items()})
 
 

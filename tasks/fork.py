@@ -56,7 +56,7 @@ def take_checkpoint(*, into: Workspace, config: ForkConfig) -> Manifest:
     Raises ConfigError when there is no such checkpoint, DataError when it is damaged.
     """
     storage = into.storage
-    taken = find_checkpoint(storage, config)
+    taken = find_checkpoint(storage, config, into.run_id)
     inputs = {role: load_manifest(storage, reference) for role, reference in taken.inputs.items()}
     identity = {"checkpoint": taken.manifest.digest, "step": taken.manifest.step}
     dataset = into.dataset("fork", None, inputs=inputs, module=__name__, external=identity, with_code=False)
@@ -78,9 +78,12 @@ def take_checkpoint(*, into: Workspace, config: ForkConfig) -> Manifest:
         )
 
 
-def find_checkpoint(storage: Storage, config: ForkConfig) -> Taken:
-    """Where the checkpoint lies. Raises ConfigError, naming the phases or steps that there are."""
-    record = find_record(storage, config.run)
+def find_checkpoint(storage: Storage, config: ForkConfig, run_id: str | None = None) -> Taken:
+    """Where the checkpoint lies; never in the run `run_id`, which wants it, however little of an id the recipe gives.
+
+    Raises ConfigError, naming the phases or steps that there are.
+    """
+    record = find_record(storage, config.run, besides=run_id)
     finished = {line.label.removeprefix("train "): line.reference for line in record.datasets_of("train")}
     started = {note["phase"]: note for note in notes_of(storage, record.run_id)}
     known = finished | {phase: note["reference"] for phase, note in started.items()}
@@ -118,9 +121,9 @@ def fork_label(phase_name: str) -> str:
     return f"fork {phase_name}"
 
 
-def check_fork(storage: Storage, config: ForkConfig, run: PhaseRun) -> None:
+def check_fork(storage: Storage, config: ForkConfig, run: PhaseRun, run_id: str | None = None) -> None:
     """Raises ConfigError when there is no such checkpoint, or one of another model than that of the phase."""
-    taken = find_checkpoint(storage, config)
+    taken = find_checkpoint(storage, config, run_id)
     theirs = PhaseRun.model_validate(read_state(storage, taken.key).config)
     check_model(theirs.model, run.model, f"{taken.phase} of run {taken.run_id}")
     there, here = (each.phase.rope_base or each.model.rope_base for each in (theirs, run))

@@ -5,6 +5,7 @@ what was got and what is allowed. Paths: `{root}/...` lies in the storage root, 
 ship, s3:// and absolute paths stay, others are relative to the recipe's own folder.
 """
 
+import re
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -40,6 +41,7 @@ RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
 PATH_KEYS = frozenset(
     {"base", "path", "labels_path"}
 )  # keys whose values are places; relative ones are resolved when loading
+UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
@@ -126,6 +128,18 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         return self
 
     @model_validator(mode="after")
+    def _check_task_sets(self) -> Self:
+        """A set that a task names must exist, or the task never gets a score; a pinned run may have had others."""
+        known = self.decontaminate.evaluation_sets
+        for name, task in self.evaluate.tasks.items():
+            if task.evaluation_set not in (None, *known) and self.pin == PinConfig():
+                raise ValueError(
+                    f"evaluate.tasks.{name}.evaluation_set: {task.evaluation_set!r} is not in "
+                    f"decontaminate.evaluation_sets ({', '.join(sorted(known)) or 'which is empty'})"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:
         """The model must have a row for every token; an imported tokenizer is measured when it is taken."""
         if self.train.initialize_from is None and self.model.vocab_size < self.vocabulary.size:
@@ -167,6 +181,7 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def parse(cls, values: object) -> "Recipe":
         """A recipe from plain values. Raises ConfigError with one line per fault."""
+        _check_texts(values)
         try:
             recipe = cls.model_validate(_in_key_order(values))
         except ValidationError as error:
@@ -180,6 +195,7 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         values = read_yaml(recipe_path(path))
         for override in overrides:
             values = merge(values, parse_override(override))
+        _check_texts(values)
         return cls.parse(_with_imported_model(_resolve_paths(values, recipe_path(path).parent)))
 
 
@@ -243,6 +259,15 @@ def _in_key_order(values: Any) -> Any:
     if isinstance(values, dict):
         return {key: _in_key_order(values[key]) for key in sorted(values, key=lambda key: (type(key).__name__, key))}
     return [_in_key_order(value) for value in values] if isinstance(values, list) else values
+
+
+def _check_texts(values: Any, path: str = "") -> None:
+    """Raises ConfigError with the path of a text that no file can hold: one with NUL or half a surrogate pair."""
+    if isinstance(values, (dict, list)):
+        for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+            _check_texts(value, f"{path}[{key}]" if isinstance(values, list) else f"{path}.{key}".removeprefix("."))
+    elif isinstance(values, str) and UNSTORABLE.search(values):
+        raise ConfigError(f"{path}: {values[:80]!r} holds NUL or half a surrogate pair; use text of Unicode characters")
 
 
 def _resolve_paths(values: Any, folder: Path) -> Any:

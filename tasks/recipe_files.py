@@ -73,7 +73,7 @@ def read_rows(data: bytes, kind: Format, place: str) -> Iterator[dict[str, Any]]
             csv.field_size_limit(MAX_CSV_FIELD_BYTES)
             yield from csv.DictReader(io.StringIO(plain.decode("utf-8-sig"), newline=""))
         elif kind == "text":
-            yield from ({"text": line.rstrip("\r")} for line in plain.decode().split("\n") if line.strip())
+            yield from ({"text": line.rstrip("\r")} for line in plain.decode("utf-8-sig").split("\n") if line.strip())
         else:
             yield from (orjson.loads(line) for line in plain.splitlines() if line.strip())
     except (pa.ArrowException, ValueError, csv.Error, zlib.error, EOFError, OSError) as error:

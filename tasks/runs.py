@@ -136,9 +136,9 @@ def load_record(storage: Storage, run_id: str) -> RunRecord:
         raise DataError(f"{record_key(run_id)} is no record of a run: {error}") from error
 
 
-def find_record(storage: Storage, text: str) -> RunRecord:
-    """The run meant by a full id, the beginning or end of one, or `latest`. Raises ConfigError."""
-    run_ids = list_run_ids(storage)
+def find_record(storage: Storage, text: str, besides: str | None = None) -> RunRecord:
+    """The run meant by a full id, the beginning or end of one, or `latest`; never `besides`. Raises ConfigError."""
+    run_ids = [run_id for run_id in list_run_ids(storage) if run_id != besides]
     if text == LATEST and run_ids:
         return load_record(storage, run_ids[-1])
     matching = [run_id for run_id in run_ids if run_id == text or run_id.startswith(text) or run_id.endswith(text)]

@@ -5,6 +5,7 @@ they are unknown. Memory and FLOPs are formulas (model/cost.py); the time is tha
 model on rows of the same length, else unknown.
 """
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -190,11 +191,12 @@ def memory_of(run: PhaseRun, settings: Settings) -> Memory:
 def _saves(run: PhaseRun, steps: int, settings: Settings) -> Saves:
     stability, own = run.stability, checkpoint_bytes(run.model)
     intervals = [stability.checkpoint_steps, *([settings.checkpoint_steps] if settings.checkpoint_steps else [])]
-    at = {steps}.union(*(range(every, steps, every) for every in intervals))
+    count = 1 + sum((steps - 1) // every for every in intervals)
+    count -= (steps - 1) // math.lcm(*intervals) if len(intervals) > 1 else 0  # saved once where both are due
     to_go_back_to = 2 + (stability.distance_steps + stability.recent_steps) // stability.checkpoint_steps
-    kept = min(len(at), settings.keep_checkpoints + to_go_back_to + len(settings.keep_steps))
+    kept = min(count, settings.keep_checkpoints + to_go_back_to + len(settings.keep_steps))
     return Saves(
-        every_steps=min(intervals), every_seconds=settings.checkpoint_seconds, count=len(at), bytes=own, kept=kept,
+        every_steps=min(intervals), every_seconds=settings.checkpoint_seconds, count=count, bytes=own, kept=kept,
         kept_bytes=kept * own,
     )  # fmt: skip
 

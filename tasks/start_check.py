@@ -108,7 +108,8 @@ def check_forks(run: Run) -> None:
     for index, phase in enumerate(run.recipe.train.phases):
         if phase.fork and not taken_before(run.storage, run.run_id, fork_label(phase.name)):
             try:
-                check_fork(run.storage, phase.fork, run.recipe.train.run_of(phase.name, run.recipe.model))
+                config = run.recipe.train.run_of(phase.name, run.recipe.model)
+                check_fork(run.storage, phase.fork, config, run.run_id)
             except (ConfigError, ValueError) as error:
                 raise ConfigError(f"train.phases[{index}].after: {error}") from error
 

@@ -97,6 +97,8 @@ def _with_labels(rows: list[dict[str, Any]], data: bytes, name: str) -> list[dic
 
 
 def _checked(read: "Reader", row: dict[str, Any], place: str) -> TaskItem:
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: {type(row).__name__}, not an object with columns")
     item = read(row, place)
     if not 0 <= item.gold < len(item.choices):
         raise DataError(f"{place}: the right one of {len(item.choices)} choices is {item.gold} (-1: no label)")
@@ -114,9 +116,14 @@ def _arc(row: dict[str, Any], place: str) -> TaskItem:
     question = value_of(row, "question", place)
     if isinstance(question, dict):
         stem, options = _text(question, "stem", place), value_of(question, "choices", place)
+        if not isinstance(options, list):
+            raise DataError(f"{place}: question.choices is {type(options).__name__}, not a list")
         texts, labels = ([_text(option, key, place) for option in options] for key in ("text", "label"))
     else:
-        stem, texts, labels = question, *(_texts(row, f"choices.{key}", place) for key in ("text", "label"))
+        stem, texts, labels = (
+            _text(row, "question", place),
+            *(_texts(row, f"choices.{key}", place) for key in ("text", "label")),
+        )
     answer = _text(row, "answerKey", place)
     return TaskItem(f"Question: {stem}\nAnswer:", tuple(texts), labels.index(answer) if answer in labels else -1)
 

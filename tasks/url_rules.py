@@ -29,6 +29,7 @@ SOFT_WORDS = (
 SUBSTRINGS = ("freeporn", "pornvideo", "porntube", "sexvideo", "livesex", "freesex", "xxxmovie", "xxxvideo")
 WORD = re.compile(r"[^\W_]+")
 PUNYCODE = "xn--"
+MAX_PATTERN_CHARS = 100_000  # compiling a longer one takes longer than it spares, and RE2 refuses the very long
 NOTHING: list[str] = []
 
 
@@ -85,10 +86,11 @@ def url_signals(
 
 @lru_cache(maxsize=16)
 def suspicion(config: UrlConfig) -> str:
-    """A pattern that every URL has in which something of the lists stands; few others have it."""
+    """A pattern that every URL has in which something of the lists stands; few others have it (long lists: all)."""
     words = [re.escape(word) for word in (*config.hard_words, *config.soft_words)]
     substrings = [r"[-.]*".join(map(re.escape, text)) for text in config.substrings]
-    return "(?i)" + "|".join([*words, *substrings, "%", PUNYCODE, r"[^\x00-\x7F]"])
+    pattern = "(?i)" + "|".join([*words, *substrings, "%", PUNYCODE, r"[^\x00-\x7F]"])
+    return pattern if len(pattern) <= MAX_PATTERN_CHARS else ""
 
 
 def _plain(url: str, host: str) -> str:

@@ -45,6 +45,13 @@ def test_a_schedule_needs_no_packs(call: Call, tmp_path: Path) -> None:
     assert not (tmp_path / "lake" / "runs").exists()
 
 
+@pytest.mark.parametrize("file", ["", "no-such-folder/page.html"])
+def test_a_page_that_cannot_be_written_is_wrong_use(call: Call, tmp_path: Path, file: str) -> None:
+    status, _, err = call("--html", str(tmp_path / file))
+    assert status == 2
+    assert f"--html '{tmp_path / file}': " in err
+
+
 def test_programs_get_all_of_it(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call("--json", "--set", "train.phases.0.schedule.shape=wsd")
     assert status == 0

@@ -174,6 +174,17 @@ def test_what_is_not_there_or_does_not_fit_is_refused(
         find_checkpoint(storage, ForkConfig(run=CHILD))
 
 
+def test_a_run_is_never_a_fork_of_itself(workspace: Workspace, parent: Manifest) -> None:
+    """An id given in part was that of the parent alone when the recipe was planned; then the run itself began so."""
+    common = "2026010"  # both begin so
+    into = replace(workspace, run_id=CHILD)
+    record_of(into)
+    check_fork(workspace.storage, ForkConfig(run=common), child_run(), CHILD)
+    assert take_checkpoint(into=into, config=ForkConfig(run=common)).extra["run"] == PARENT
+    with pytest.raises(ConfigError, match="no such run"):
+        take_checkpoint(into=into, config=ForkConfig(run=CHILD))
+
+
 def test_a_flipped_bit_is_not_taken(workspace: Workspace, parent: Manifest) -> None:
     folder = step_key(f"{parent.reference}/checkpoints", 4)
     [shard] = [file.key for file in workspace.storage.list_files(folder) if file.key.endswith(".safetensors")]
@@ -218,8 +229,8 @@ def test_trace_and_why_go_on_through_the_fork(trained_run: TrainedRun) -> None:
         for entry in (trained_run.documents.inputs[0], *trained_run.trained.inputs)
     )
     parent = record_of(into, ("ingest", ingested), ("train main", trained_run.trained))
-    taken = fork(into)
     into = replace(into, run_id=CHILD)
+    taken = fork(into)
     values = phase_run().model_dump(mode="json", exclude={"max_epochs"})
     values["phase"] |= {"name": "tail", "tokens": 2 * 8 * REAL_LENGTH}
     values["phase"]["schedule"] |= {"warmup_tokens": 0}

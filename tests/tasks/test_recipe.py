@@ -78,7 +78,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
     ({"train": phases({"batch": 0})}, ["train.phases[0].batch[0].rows", "greater than or equal to 1", "(got 0)"]),
     ({"train": phases({"batch": {5: 4}})}, ["train.phases[0].batch", "from_tokens 0"]),
     ({"train": phases({"tokens": 10**40})}, ["train.phases[0].tokens", "too large"]),
-    ({"train": phases({"schedule": {"lr": float("inf")}})}, ["train.phases[0].schedule.lr", "inf", "finite"]),
+    ({"train": phases({"schedule": {"lr": float("inf")}})}, ["train.phases[0].schedule.lr", "inf", "1000"]),
     (
         {"train": phases({"schedule": {"lr": 1e-3, "warmup_tokens": 9000}})},
         ["train.phases[0]", "warmup_tokens 9000", "exceeds tokens 8192"],
@@ -126,6 +126,16 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
     ({"mix": {"buckets": {"signal": "num_words", "edges": [9]}}},
      ["train.phases[0].weights", "'code' does not exist", "source code: code/0, code/1, code/unmeasured"]),
     ({"train": phases({"weights": {"wbe": 1}})}, ["train.phases[0].weights", "'wbe'", "ingest.sources (code, web)"]),
+    ({"train": phases({"weights": {"web": 1e308, "code": 1e308}})}, ["train.phases[0].weights", "more than a float"]),
+    ({"train": phases({"schedule": {"lr": 1e308}})}, ["train.phases[0].schedule.lr", "less than or equal to 1000"]),
+    ({"train": phases({"tokens": "many", "sequence_length": {0: 8}})}, ["phases[0]: 'many' is no whole number"]),
+    ({"evaluate": {"tasks": {"foo": {"path": "/x"}}}}, ["evaluate.tasks.foo: Input should be 'arc_easy'"]),
+    (
+        {"evaluate": {"tasks": {"piqa": {"path": "/x", "evaluation_set": "pika"}}}},
+        ["evaluate.tasks.piqa.evaluation_set: 'pika' is not in decontaminate.evaluation_sets (which is empty)"],
+    ),
+    ({"ingest": {"sources": {"web": {"base": "/a\0b"}}}}, ["ingest.sources.web.base: '/a\\x00b' holds NUL"]),
+    ({"signals": {"cut_phrases": ["a", "\ud800"]}}, ["signals.cut_phrases[1]: '\\ud800' holds NUL or half"]),
     ({"vocabulary": {"size": 300, "sample_weights": {"web": 0}}}, ["vocabulary: sample_weights sum to nothing"]),
     ({"vocabulary": {"size": 300, "sample_weights": {"wbe": 1}}}, ["vocabulary.sample_weights", "'wbe'", "code, web"]),
     ({"redact": {"by_source": {"wbe": {}}}}, ["redact.by_source", "'wbe'", "code, web"]),
@@ -242,6 +252,19 @@ def test_overrides_are_laid_over_the_file_in_order(written: Path) -> None:
 def test_a_wrong_value_of_an_override_is_found_as_in_the_file(written: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Recipe.load(written, [override])
+
+
+def test_a_place_that_no_file_can_have_is_named(written: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^evaluate\.tasks\.piqa\.path: 'a\\x00b' holds NUL"):
+        Recipe.load(written, ['evaluate.tasks.piqa.path="a\\0b"'])
+
+
+@pytest.mark.parametrize("tokens", [8192.0, "8192"])
+def test_lengths_by_tokens_take_tokens_as_they_are_taken_elsewhere(tokens: object) -> None:
+    [short, long] = Recipe.parse(
+        values(train=phases({"tokens": tokens, "sequence_length": {0: 32, 4096: 64}}))
+    ).train.phases
+    assert (short.tokens, short.sequence_length, long.tokens, long.sequence_length) == (4096, 32, 4096, 64)
 
 
 def test_relative_places_lie_beside_the_recipe(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,14 @@ def test_the_curve_is_the_plan(workspace: Workspace) -> None:
     assert curve[-1].tokens == max(plans)
 
 
+def test_checkpoints_are_counted_however_many_they_are(workspace: Workspace) -> None:
+    main = {"name": "main", "sequence_length": 16, "batch": 4}  # 64 tokens a step
+    [phase] = look(workspace, recipe(main | {"tokens": 64 * 1000}), checkpoint_steps=300).phases
+    assert phase.saves.count == len({200, 400, 600, 800, 1000, 300, 900})
+    [phase] = look(workspace, recipe(main | {"tokens": 64 * 10**15}), checkpoint_steps=300).phases
+    assert phase.saves.count == 10**15 // 200 + 10**15 // 300 - 10**15 // 600
+
+
 def test_phases_tell_steps_checkpoints_and_work(workspace: Workspace) -> None:
     phases = (
         {"name": "main"} | RAMP,

@@ -113,6 +113,13 @@ def test_wrong_rows_are_named_with_their_key(name: TaskName, row: dict[str, Any]
         items_of(name, jsonl(row))
 
 
+@pytest.mark.parametrize("row", [b"5", b"null", b'["a"]', b'"text"'])
+@pytest.mark.parametrize("name", ["arc_easy", "piqa", "hellaswag", "lambada_openai"])
+def test_a_line_that_is_no_object_is_named(name: TaskName, row: bytes) -> None:
+    with pytest.raises(DataError, match=rf"^evaluate\.tasks\.{name}\.path: row 0: \w+, not an object with columns"):
+        items_of(name, row)
+
+
 def test_wrong_files_are_named_with_their_key(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     with pytest.raises(ConfigError, match=r"^evaluate\.tasks\.piqa\.path: /nowhere/x\.jsonl: no such file"):

@@ -34,6 +34,13 @@ def found(url: str | None, config: UrlConfig | None = None) -> dict[str, Any]:
     return {name.removeprefix("url_"): column[0].as_py() for name, column in columns.items()}
 
 
+@pytest.mark.parametrize("key", ["hard_words", "substrings"])
+def test_a_list_may_be_longer_than_a_pattern_can_be(key: str) -> None:
+    config = UrlConfig.model_validate({key: [f"word{number}x" for number in range(100_000)]})
+    assert found("http://a.example/word77777x", config)[key] == "word77777x"
+    assert found("http://a.example/other", config)[f"num_url_{key}"] == 0
+
+
 def test_hard_words_are_whole_words_of_the_whole_url() -> None:
     for url in (
         "http://porn.example/", "http://x.example/a/Porn_b", "http://x.example/?q=porn", "http://x.example/%70orn",
