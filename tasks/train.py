@@ -47,6 +47,7 @@ from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.order import Pack, PackPart, check_epochs
 from model.schedule import rows_of_phase
 from tasks.codedigest import TRAINER, code_digest
+from tasks.config import explain
 from tasks.dataset import Dataset, Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, StorageError, TrainingDiverged, WorkerLost
 from tasks.fork import check_vocabulary, facts_of, note_start
@@ -157,8 +158,10 @@ def settings_from_environment() -> Settings:
     try:
         return Settings.model_validate(yaml.safe_load(text))
     except (yaml.YAMLError, ValidationError) as error:
+        faults = explain(Settings, error) if isinstance(error, ValidationError) else [str(error)]
+        told = "; ".join(fault.removeprefix("recipe: ") for fault in faults)
         fields = ", ".join(Settings.model_fields)
-        raise ConfigError(f"{SETTINGS_VARIABLE}={text!r}: {error}; a mapping of {fields}") from error
+        raise ConfigError(f"{SETTINGS_VARIABLE}={text!r}: {told}; a mapping of {fields}") from error
 
 
 def placed(settings: Settings, config: PhaseRun, cpus: int, gpus: int) -> Settings:

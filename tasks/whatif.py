@@ -150,6 +150,8 @@ def changed_config(record: RunRecord, overrides: Sequence[str]) -> SelectConfig:
             raise ConfigError(
                 f"--set {override}: only keys of select can be judged by stored signals; see basemill plan"
             )
+        if isinstance(parsed["select"], dict) and "drop_lists" in parsed["select"]:
+            raise ConfigError(f"--set {override}: a drop list names documents, which no signal says; see basemill plan")
         values = merge(values, parsed)
     return Recipe.parse(values).select
 

@@ -340,6 +340,11 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("BASEMILL_TRAIN", wrong)
         with pytest.raises(ConfigError, match=r"(?s)BASEMILL_TRAIN=.*a mapping of micro_batch_rows"):
             settings_from_environment()
+    monkeypatch.setenv("BASEMILL_TRAIN", "{ranks: 0}")
+    with pytest.raises(
+        ConfigError, match=r"'\{ranks: 0\}': ranks: Input should be .* equal to 1 \(got 0\);"
+    ):
+        settings_from_environment()
 
 
 def test_lost_or_double_steps_are_found() -> None:

@@ -159,6 +159,7 @@ def test_it_says_when_the_guard_rail_would_stop_the_stage(measured: Callable[...
         ("select.by_language.xx.c4=null", "'xx' does not exist"),
         ("select.by_source.other.c4=null", r"select\.by_source: source 'other' is not in ingest\.sources"),
         ("select.gopher_quality", "write key.path=value"),
+        ("select.drop_lists=[{path: /nowhere}]", "a drop list names documents, which no signal says"),
     ],
 )
 def test_wrong_settings_are_refused(measured: Callable[..., Measured], override: str, message: str) -> None:
