@@ -11,6 +11,7 @@ data itself, so that a name is all there is to go by. Scores are shown beside it
 """
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -68,7 +69,7 @@ def run_harness(storage: Storage, record: RunRecord, tasks: str, arguments: Sequ
         results = [path for path in files if path.name.startswith("results")]
         if not results:
             raise DataError(f"{program} ended well but wrote no results_*.json; it should be lm-eval {HARNESS_VERSION}")
-        found = json.loads(results[-1].read_bytes())
+        found = _read_results(results[-1])
         own = HarnessRecord(
             created=created,
             run_id=record.run_id,
@@ -111,7 +112,11 @@ def scores_of(results: Mapping[str, Mapping[str, Any]], status: Mapping[str, str
     """A line per task, by name; what is no figure (aliases, names) is left out."""
     lines = []
     for task, found in sorted(results.items()):
-        metrics = {name: value for name, value in found.items() if "," in name and isinstance(value, (int, float, str))}
+        metrics = {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value  # none in JSON
+            for name, value in found.items()
+            if "," in name and isinstance(value, (int, float, str))
+        }
         lines.append(HarnessScore(task=task, status=status[task], metrics=metrics))
     return lines
 
@@ -133,6 +138,17 @@ def metrics_text(score: HarnessScore) -> str:
             shown = f"{metric} {value:.4f}" if isinstance(value, (int, float)) else f"{metric} {value}"
             texts.append(shown + (f" ± {error:.4f}" if isinstance(error, float) else ""))
     return ", ".join(texts)
+
+
+def _read_results(path: Path) -> dict[str, Any]:
+    """What the harness wrote. Raises DataError when it is no such file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path.name} of the harness is no JSON: {error}") from error
+    if not (isinstance(found, dict) and isinstance(found.get("results"), dict)):
+        raise DataError(f"{path.name} of the harness has no results; it should be lm-eval {HARNESS_VERSION}")
+    return found
 
 
 def _exported(storage: Storage, record: RunRecord) -> Manifest:

@@ -117,6 +117,20 @@ def test_a_harness_that_fails_or_says_nothing(trained_run: TrainedRun, record: R
         run_harness(storage, record, "wrong", [])
     with pytest.raises(DataError, match=r"wrote no results_\*\.json"):
         run_harness(storage, record, "silent", [])
+    for written, message in (("{}", "has no results"), ("[]", "has no results"), ("{", "is no JSON")):
+        program.write_text(FAKE.replace("json.dumps(said)", repr(written)))
+        with pytest.raises(DataError, match=rf"results_1\.json of the harness {message}"):
+            run_harness(storage, record, "quiz", [])
+
+
+def test_a_score_that_is_no_number_can_be_read_again(
+    trained_run: TrainedRun, exported: Manifest, record: RunRecord, program: Path
+) -> None:
+    """A model that diverged has a perplexity of inf; JSON has no such number, and reports read the record."""
+    program.write_text(FAKE.replace("0.5", 'float("inf")'))
+    found = run_harness(trained_run.into.storage, record, "lambada", [])
+    assert found.scores[0].metrics["acc,none"] == "inf"
+    assert found in list(harness_records(trained_run.into.storage, exported.reference))
 
 
 def test_without_the_harness_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -341,9 +341,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(ConfigError, match=r"(?s)BASEMILL_TRAIN=.*a mapping of micro_batch_rows"):
             settings_from_environment()
     monkeypatch.setenv("BASEMILL_TRAIN", "{ranks: 0}")
-    with pytest.raises(
-        ConfigError, match=r"'\{ranks: 0\}': ranks: Input should be .* equal to 1 \(got 0\);"
-    ):
+    with pytest.raises(ConfigError, match=r"'\{ranks: 0\}': ranks: Input should be .* equal to 1 \(got 0\);"):
         settings_from_environment()
 
 
