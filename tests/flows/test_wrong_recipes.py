@@ -28,7 +28,7 @@ WRONG = {  # what is wrong -> (options of the command, environment, words of the
     "no file selected": ('ingest.sources.web.include=["*.gz"]', {}, "ingest.sources.web.include: none of the 2 files"),
     "missing evaluation set": (MISSING_SET, {}, "evaluation_sets.quiz.path: /no/quiz.jsonl: no such file"),
     "missing task": ("evaluate.tasks={piqa: {path: /no/x.jsonl}}", {}, "evaluate.tasks.piqa.path: /no/x.jsonl: no"),
-    "unknown task": ("evaluate.tasks={quiz: {path: /x}}", {}, "evaluate.tasks.quiz.[key]: Input should be 'arc_easy'"),
+    "unknown task": ("evaluate.tasks={quiz: {path: /x}}", {}, "evaluate.tasks.quiz: Input should be 'arc_easy'"),
     "missing drop list": ("select.drop_lists=[{path: /no/x.jsonl}]", {}, "select.drop_lists[0].path: /no/x.jsonl: no"),
     "classifier of a stranger": (STRANGER, {}, "classifiers.quality.positive: source 'wiki' is not in ingest.sources"),
     "both classes": (BOTH_CLASSES, {}, "classifiers.quality: source 'web' is both positive and negative"),
