@@ -31,7 +31,7 @@ from tasks.report_documents import ReportDocuments, read_documents, redaction_of
 from tasks.runs import RunRecord
 from tasks.storage import Storage
 from tasks.task_scores import score_text
-from tasks.training_view import loss_chart, read_decisions, read_forks, read_training, read_written
+from tasks.training_view import loss_chart, read_decisions, read_forks, read_training
 
 REASONS_PER_STAGE = 6  # in the dashboard
 SHOWN_DOCUMENTS = 5  # of an incident
@@ -74,7 +74,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         mixture=mixture_of_run(storage, record),
         loss_picture=Markup(loss_chart(read_training(storage, record), read_decisions(storage, record))),
         forks=read_forks(storage, record),
-        written=_written(storage, record),
+        written=documents.written,
         incidents=_incidents(storage, record, faults),
         losses=read_losses(storage, record),
         score_text=score_text,
@@ -128,8 +128,8 @@ def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) 
     if metrics is not None:
         chart = loss_chart(metrics, read_decisions(storage, record))
         pages.append(("loss", "training loss and what happened", _picture("loss curve", chart, picture_bytes)))
-    if written := _written(storage, record):
-        pages.append(("writing", "what the model wrote while it was trained", _written_page(written)))
+    if documents.written:
+        pages.append(("writing", "what the model wrote while it was trained", _written_page(documents.written)))
     if losses := read_losses(storage, record):
         pages.append(("scores", "held-out text and tasks", _scores_page(losses)))
     nodes = read_graph(storage, record)
@@ -155,15 +155,6 @@ def read_classifiers(storage: Storage, record: RunRecord) -> dict[str, dict[str,
             for row in ngrams:
                 row["ngram"] = redact_text(row["ngram"], config)
     return found
-
-
-def _written(storage: Storage, record: RunRecord) -> list[dict[str, Any]]:
-    """What the model wrote while it was trained; it may have learnt personal data by heart."""
-    config = redaction_of(record)
-    return [
-        event | {name: redact_text(event[name], config) for name in ("prompt", "text")}
-        for event in read_written(storage, record)
-    ]
 
 
 def _written_page(events: list[dict[str, Any]]) -> str:

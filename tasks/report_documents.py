@@ -1,4 +1,4 @@
-"""What a report shows of documents: samples of what was dropped or edited, the largest clusters of near duplicates.
+"""What a report shows of text: samples of what was dropped or edited, clusters of near duplicates, what a model wrote.
 
 Reports are passed on, so that personal data is replaced in all samples, those of earlier stages and of dropped
 documents too, as the recipe says. Reading and redacting takes seconds, so the result is a dataset (`report.documents`):
@@ -19,6 +19,7 @@ from tasks.redact import RedactConfig, redact_text
 from tasks.runs import RunRecord
 from tasks.samples import Sample, read_texts, sample_reasons
 from tasks.storage import Storage
+from tasks.training_view import read_written
 
 SAMPLED_STAGES = ("dedup-exact", "select", "dedup-near", "redact", "decontaminate")
 SAMPLES_PER_REASON = 2
@@ -36,9 +37,10 @@ class StageSample(BaseModel, frozen=True):
 
 
 class ReportDocuments(BaseModel):
-    """All that a report shows of documents; `faults` say what could not be read."""
+    """All that a report shows of text; `faults` say what could not be read."""
 
     samples: list[StageSample] = []
+    written: list[dict[str, Any]] = []  # by the model while it was trained; it may have learnt personal data by heart
     clusters: dict[str, Any] | None = None
     faults: list[str] = []
 
@@ -46,17 +48,22 @@ class ReportDocuments(BaseModel):
 def read_documents(storage: Storage, record: RunRecord) -> ReportDocuments:
     """Samples and clusters of a run, in the lake already or put there. With a damaged part nothing is put there."""
     lines = [line for stage in SAMPLED_STAGES for line in record.datasets_of(stage)]
-    config = redaction_of(record)
+    config, written = redaction_of(record), list(read_written(storage, record))
     dataset = Workspace(storage, run_id=record.run_id).dataset(
         "report.documents",
         config,
         inputs={},
         module=__name__,
-        external={"datasets": [line.reference for line in lines]},  # by reference: dropped text moves no digest
+        external={  # by reference: dropped text moves no digest
+            "datasets": [line.reference for line in lines],
+            "written": written,
+        },
     )
     if found := dataset.find():
         return ReportDocuments.model_validate(found.extra)
-    shown = ReportDocuments()
+    shown = ReportDocuments(
+        written=[event | {name: redact_text(event[name], config) for name in ("prompt", "text")} for event in written]
+    )
     try:
         for line in lines:
             shown.samples += _samples(storage, line.stage, load_manifest(storage, line.reference), config)
