@@ -8,7 +8,6 @@
 A text without words has no score (null); num_listed_words is 0 then.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -29,7 +28,7 @@ from tasks.kernels.linear import margins
 from tasks.kernels.listed_words import WordList, count_listed, make_word_list
 from tasks.kernels.words import Words, hash_words
 from tasks.manifest import Manifest
-from tasks.parts import Part
+from tasks.parts import Part, read_published_file
 from tasks.storage import Storage
 
 RESULT_PACKAGES = ("numba",)
@@ -136,13 +135,7 @@ def kind_of(data: bytes, place: str) -> str:
 @lru_cache(maxsize=8)
 def _load(storage: Storage, path: str, sha256: str) -> Any:
     """Once per process: a model is used for every part."""
-    try:
-        data = storage.read_bytes(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: a manifest names it; run the stage classifiers again") from error
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise DataError(f"{path} is not the file that was written: its sha256 differs from {sha256[:12]}...")
-    return parse_model(data, path)
+    return parse_model(read_published_file(storage, path, sha256), path)
 
 
 def _to_bytes(kind: str, tensors: dict[str, NDArray[Any]], facts: dict[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from tasks.dataset import Dataset, Workspace
 from tasks.errors import ConfigError, DataError
 from tasks.hosts import canonical_host
-from tasks.parts import Part
+from tasks.parts import Part, read_published_file
 from tasks.recipe_files import check_path, decompressed, read_recipe_file
 from tasks.storage import Storage
 
@@ -124,13 +124,7 @@ def load_list(storage: Storage, part: Part) -> Hashes:
 @lru_cache(maxsize=16)
 def _load(storage: Storage, path: str, sha256: str) -> Hashes:
     """Once per process: a list is used for every part."""
-    try:
-        data = storage.read_bytes(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing: a domain list of this stage; run it again with --force") from error
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise DataError(f"{path} is not the file that was written: its sha256 differs from {sha256[:12]}...")
-    return np.frombuffer(data, np.dtype("<u8"))
+    return np.frombuffer(read_published_file(storage, path, sha256), np.dtype("<u8"))
 
 
 def find_listed(hosts: Sequence[str | None], lists: Sequence[Hashes]) -> list[str | None]:

@@ -165,7 +165,7 @@ def start_ray() -> Any:
                 )  # fmt: skip
             except ValueError as error:
                 raise ConfigError(f"RAY_ADDRESS {address!r}: {error}; use HOST:PORT, or unset it") from error
-            except Exception as error:
+            except Exception as error:  # where a node does not start in time, Ray raises no narrower one
                 ray.shutdown()  # what did start
                 raise RayNotStarted(_no_ray(address, error)) from error
     return ray

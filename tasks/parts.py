@@ -8,6 +8,7 @@ A part function is undecorated, module level, `(unit, writer) -> None`; it reads
 rows, and returns. The key is a hash of everything that decides the result, so a finished part is found by any run.
 """
 
+import hashlib
 import io
 import resource
 import time
@@ -277,6 +278,17 @@ def find_receipt(unit: Unit) -> Receipt | None:
     if receipt.part.rows and unit.storage.size(receipt.part.path) != receipt.part.bytes:
         return None
     return receipt
+
+
+def read_published_file(storage: Storage, path: str, sha256: str) -> bytes:
+    """A file of a dataset that holds no rows. Raises DataError when it is missing or not the file that was written."""
+    try:
+        data = storage.read_bytes(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing: a manifest names it; run its stage again with --force") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise DataError(f"{path} is not the file that was written: its sha256 differs from {sha256[:12]}...")
+    return data
 
 
 def read_part(

@@ -47,21 +47,41 @@ def _find_cuts(data: Bytes, offsets: Offsets, rules: Rules) -> tuple[Offsets, Sp
             following = min(stop + 1, end)
             if verdict == KEPT:
                 counts[doc, CITATION] += used - before
-                is_cut = is_after_blank = False
             elif verdict != BLANK:
                 counts[doc, verdict] += 1
-                used = add_span(spans, before, first, start, following)
-                is_cut = True
-            elif is_cut and is_after_blank:
-                used = add_span(spans, used, first, start, following)
-            else:
-                is_cut, is_after_blank = False, True
+                used = before  # the line goes whole
+            used, is_cut, is_after_blank = add_line(
+                spans, used, first, start, following, verdict, is_cut, is_after_blank
+            )
             start = following
-        for k in range(first, used):  # as a slice this alone would take seconds to compile
-            spans[k, 0] -= offsets[doc]
-            spans[k, 1] -= offsets[doc]
+        set_apart(spans, first, used, offsets[doc])
         span_offsets[doc + 1] = used
     return span_offsets, spans, counts
+
+
+@inner
+def add_line(
+    spans: Spans, used: int, first: int, start: int, end: int, verdict: int, is_cut: bool, is_after_blank: bool
+) -> tuple[int, bool, bool]:
+    """Add a line that is cut, and a blank one after it that would stand behind another blank one.
+
+    is_cut, is_after_blank: whether the line before was cut, and what stands before that is blank or nothing
+    """
+    if verdict == KEPT:
+        return used, False, False
+    if verdict != BLANK:
+        return add_span(spans, used, first, start, end), True, is_after_blank
+    if is_cut and is_after_blank:
+        return add_span(spans, used, first, start, end), is_cut, is_after_blank
+    return used, False, True
+
+
+@inner
+def set_apart(spans: Spans, first: int, used: int, base: int) -> None:
+    """The spans of a document from its own beginning on."""
+    for k in range(first, used):  # as a slice this alone would take seconds to compile
+        spans[k, 0] -= base
+        spans[k, 1] -= base
 
 
 @inner

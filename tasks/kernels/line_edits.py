@@ -25,11 +25,11 @@ from tasks.kernels.characters import (
     WORD,
     character_table,
 )
-from tasks.kernels.cuts import Spans, add_span
+from tasks.kernels.cuts import BLANK, KEPT, Spans, add_line, add_span, set_apart
 from tasks.kernels.utf8 import decode, lower
 
 EDITS = ("upper_case_lines", "digit_lines", "counter_lines", "few_word_lines", "navigation_phrases")  # as judged
-UPPER_CASE, DIGITS, COUNTER, FEW_WORDS, NAVIGATION, KEPT, BLANK = range(7)
+UPPER_CASE, DIGITS, COUNTER, FEW_WORDS, NAVIGATION = range(5)  # then KEPT, BLANK
 NUM_WORDS, NUM_CUT_WORDS = len(EDITS), len(EDITS) + 1  # columns of the counts after those of EDITS
 UPPER, DIGIT = TERMINAL, CLOSING  # flags in the place of two that are of no use here
 COUNTERS, STARTS, ENDS, ANYWHERE = range(4)  # groups of phrases
@@ -70,19 +70,14 @@ def _find_edits(data: Bytes, offsets: Offsets, rules: EditRules) -> tuple[Offset
             following = min(stop + 1, end)
             if verdict == KEPT:
                 counts[doc, NAVIGATION] += used - before
-                is_cut = is_after_blank = False
             elif verdict != BLANK:
                 counts[doc, verdict] += 1
-                used = add_span(spans, before, first, start, following)
-                is_cut = True
-            elif is_cut and is_after_blank:
-                used = add_span(spans, used, first, start, following)
-            else:
-                is_cut, is_after_blank = False, True
+                used = before  # the line goes whole
+            used, is_cut, is_after_blank = add_line(
+                spans, used, first, start, following, verdict, is_cut, is_after_blank
+            )
             start = following
-        for k in range(first, used):
-            spans[k, 0] -= offsets[doc]
-            spans[k, 1] -= offsets[doc]
+        set_apart(spans, first, used, offsets[doc])
         span_offsets[doc + 1] = used
     return span_offsets, spans, counts
 
