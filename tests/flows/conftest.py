@@ -14,7 +14,7 @@ from flows.prefect_server import quiet_environment, use_server
 
 quiet_environment()  # before prefect is imported, as the command does
 
-from flows import launch  # noqa: E402
+from flows import cli, launch  # noqa: E402
 from tasks.recipe import Recipe  # noqa: E402
 from tasks.runs import RunRecord, load_record, new_run_id  # noqa: E402
 from tasks.storage import Storage  # noqa: E402
@@ -41,6 +41,22 @@ def server_url(prefect_home: Path) -> Iterator[str]:
     """The session's server; runs in this process and commands in others join it."""
     with use_server() as server_url:
         yield server_url()
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """command("plan", "recipe.yaml", ...) -> (exit status, stdout, stderr) of the command in this process."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            cli.main(list(arguments))
+            status = 0
+        except SystemExit as exit:
+            status = int(exit.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flows import cli, display
+from flows import display
 from tasks.journal import LISTENERS
 from tasks.runs import RunRecord, find_record
 from tasks.storage import Storage
@@ -39,20 +39,11 @@ COMMANDS = [
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], root: str, monkeypatch: pytest.MonkeyPatch) -> Call:
+def call(command: Call, root: str, monkeypatch: pytest.MonkeyPatch) -> Call:
     """call("plan", "recipe.yaml", ...) -> (exit status, stdout, stderr), on the test's root."""
     monkeypatch.setenv("BASEMILL_ROOT", root)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            cli.main(list(arguments))
-            status = 0
-        except SystemExit as exit:
-            status = int(exit.code or 0)
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+    return command
 
 
 def test_every_command_has_help_that_says_what_it_does(call: Call) -> None:

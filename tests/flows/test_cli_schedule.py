@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from flows import cli
 from flows.display_schedule import say_forecast
 from tasks.schedule import Forecast
 
@@ -16,22 +16,13 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Any) -> Call:
+def call(command: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_recipe: Any) -> Call:
     """call("--json") -> (exit status, stdout, stderr) of the command on a recipe whose packs do not exist."""
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(tiny_recipe(tmp_path / "raw")))
     monkeypatch.setenv("BASEMILL_ROOT", str(tmp_path / "lake"))
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            cli.main(["schedule", str(path), *arguments])
-            status = 0
-        except SystemExit as exit:
-            status = int(exit.code or 0)
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+    return partial(command, "schedule", str(path))
 
 
 def test_a_schedule_needs_no_packs(call: Call, tmp_path: Path) -> None:
