@@ -1,6 +1,8 @@
 """Fixtures for all tests: a workspace on a temporary root, and documents made of given texts."""
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import botocore.exceptions
 import botocore.session
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tasks import parallel
 from tasks.config import fingerprint_of
@@ -23,10 +26,30 @@ from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit
 from tasks.storage import Storage
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
-
 MakeDocuments = Callable[..., Manifest]
+
+LIMIT_SECONDS = 500.0  # of whatever a test waits for: only what hangs takes so long, on any machine
+OF_THIS_SHELL = (
+    *("AWS_", "BASEMILL_", "PREFECT_", "RAY_", "TORCHELASTIC_", "MASTER_", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("RANK", "WORLD_SIZE", "COLUMNS", "FORCE_COLOR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"),
+)
+OF_EVERY_TEST = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "RAY_OVERRIDE_RESOURCES": '{"CPU": 2, "GPU": 0}',  # else 64 cores mean 64 workers, and one core none for two ranks
+    "BASEMILL_TRAIN": '{"threads": 1}',  # tiny products: a second thread waits more than it works
+    "OMP_NUM_THREADS": "1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+}
+if "ray" not in sys.modules:  # a Ray worker that imports this file keeps what Ray gave it
+    for name in [name for name in os.environ if name.upper().startswith(OF_THIS_SHELL)]:
+        del os.environ[name]
+    os.environ.update(OF_EVERY_TEST)
+
+# The same examples in every run: what fails, fails for whoever looks into it
+settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 @pytest.fixture
@@ -97,25 +120,18 @@ def document_rows(source: str, texts: Sequence[str], start: int, columns: dict[s
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real S3 server (seaweedfs) for the session, with the bucket `lake`; its endpoint stands in the environment."""
-    folder = tmp_path_factory.mktemp("seaweedfs")
-    ports = free_ports(8)
-    names = ("master", "volume", "filer", "s3")
-    options = [f"-{name}.port={ports[i]}" for i, name in enumerate(names)]
-    options += [f"-{name}.port.grpc={ports[i + 4]}" for i, name in enumerate(names)]
-    weed = [str(Path(sys.executable).with_name("weed")), "server", "-s3", "-filer", f"-dir={folder}", "-ip=127.0.0.1"]
-    settings = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ports[3]}",
-        "AWS_ACCESS_KEY_ID": "any",
-        "AWS_SECRET_ACCESS_KEY": "any",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    with (folder / "log").open("w") as log, pytest.MonkeyPatch.context() as environment:
-        server = subprocess.Popen([*weed, "-volume.max=8", *options], stdout=log, stderr=log)
-        for name, value in settings.items():
-            environment.setenv(name, value)
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            environment.setenv(name, "any")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        for _ in range(3):  # somebody may take a port before the server does, which then ends
+            server, endpoint = start_s3_server(tmp_path_factory.mktemp("seaweedfs"))
+            environment.setenv("AWS_ENDPOINT_URL", endpoint)
+            if has_bucket := create_bucket("lake", server):
+                break
         try:
-            create_bucket("lake", server)
-            yield settings["AWS_ENDPOINT_URL"]
+            assert has_bucket
+            yield endpoint
         finally:
             server.kill()
             server.wait()
@@ -127,30 +143,43 @@ def s3_root(s3_server: str) -> str:
     return f"s3://lake/{uuid.uuid4().hex}"
 
 
-def create_bucket(name: str, server: subprocess.Popen[bytes], limit_seconds: float = 60) -> None:
-    """Create a bucket as soon as the server answers."""
+def start_s3_server(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """The process and its endpoint."""
+    ports, names = free_ports(8), ("master", "volume", "filer", "s3")
+    options = [f"-{name}.port={ports[i]}" for i, name in enumerate(names)]
+    options += [f"-{name}.port.grpc={ports[i + 4]}" for i, name in enumerate(names)]
+    weed = [str(Path(sys.executable).with_name("weed")), "server", "-s3", "-filer", f"-dir={folder}", "-ip=127.0.0.1"]
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen([*weed, "-volume.max=8", *options], stdout=log, stderr=log)
+    return server, f"http://127.0.0.1:{ports[3]}"
+
+
+def create_bucket(name: str, server: subprocess.Popen[bytes]) -> bool:
+    """Create a bucket as soon as the server answers; whether it did before its process ended."""
     client = botocore.session.get_session().create_client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
-    deadline = time.monotonic() + limit_seconds
-    while True:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while server.poll() is None:
         try:
             client.create_bucket(Bucket=name)
-            return
-        except (botocore.exceptions.EndpointConnectionError, botocore.exceptions.ClientError):
-            if time.monotonic() > deadline or server.poll() is not None:
+            return True
+        except (botocore.exceptions.HTTPClientError, botocore.exceptions.ClientError):
+            if time.monotonic() > deadline:
                 raise
-            time.sleep(0.3)
+            time.sleep(0.1)
+    return False
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [opened.getsockname()[1] for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
+    """Ports that nobody listens on now, below those that a kernel gives to whoever asks for any (from 32,768 on)."""
+    found: list[int] = []
+    with contextlib.ExitStack() as opened:
+        for port in random.SystemRandom().sample(range(20_000, 32_000), 1_000):
+            if len(found) < count:
+                with contextlib.suppress(OSError):
+                    opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                    found.append(port)
+    assert len(found) == count
+    return found
 
 
 @pytest.fixture(scope="session")

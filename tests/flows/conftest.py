@@ -4,9 +4,11 @@ import json
 import os
 import pydoc_data.topics
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,10 +16,14 @@ from flows.prefect_server import quiet_environment, use_server
 
 quiet_environment()  # before prefect is imported, as the command does
 
+from prefect.client.orchestration import get_client  # noqa: E402
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterParentFlowRunId  # noqa: E402
+
 from flows import cli, launch  # noqa: E402
 from tasks.recipe import Recipe  # noqa: E402
 from tasks.runs import RunRecord, load_record, new_run_id  # noqa: E402
 from tasks.storage import Storage  # noqa: E402
+from tests.conftest import LIMIT_SECONDS  # noqa: E402
 
 Execute = Callable[..., Any]
 TinyRecipe = Callable[[Path], dict[str, Any]]
@@ -141,6 +147,26 @@ def run_recipe(
     with launch.connected(server_url) as client:
         state = launch.execute(client, launch.create_run(client, run_id, wanted))
     return state, load_record(Storage(root), run_id)
+
+
+def states_of_tasks(server_url: str, record: RunRecord, wanted: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Name of a stage: name of its task's state, times it ran; of the last attempt, once these have ended.
+
+    Tasks tell the server by events, which it takes in after the run has ended.
+    """
+    parent, deadline = UUID(record.attempts[-1].flow_run_id), time.monotonic() + LIMIT_SECONDS
+    with launch.connected(server_url), get_client(sync_client=True) as client:
+        while time.monotonic() < deadline:
+            children = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]))
+            )
+            ids = [parent, *(child.id for child in children)]
+            found = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
+            tasks = {task.name.rpartition("-")[0]: task for task in found}
+            if set(wanted) <= tasks.keys() and all(task.state and task.state.is_final() for task in found):
+                break
+            time.sleep(0.1)
+    return {stage: (task.state_name or "", task.run_count) for stage, task in tasks.items()}
 
 
 @pytest.fixture(scope="session")

@@ -250,7 +250,7 @@ def test_run_in_a_process_of_its_own(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", "run", str(recipe_path), "--root", root, "--until", "mix"],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "dashboard: http://127.0.0.1" in done.stderr

@@ -48,7 +48,7 @@ def basemill(project: Path, *arguments: str) -> Any:
     """What the copy's command prints with --json."""
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli", *arguments, "--json"],
-        cwd=project, env=os.environ | {"PYTHONPATH": str(project)}, capture_output=True, text=True, timeout=120,
+        cwd=project, env=os.environ | {"PYTHONPATH": str(project)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

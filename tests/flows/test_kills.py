@@ -21,8 +21,8 @@ import pytest
 from tasks.manifest import load_manifest
 from tasks.runs import find_record, list_run_ids
 from tasks.storage import Storage
+from tests.conftest import LIMIT_SECONDS
 
-LIMIT_SECONDS = 300.0
 DEMO_LIMIT_SECONDS = 2400.0  # 7 minutes on two idle cores
 MOMENTS = {  # name -> the run is killed as soon as so many files match
     "raw files are being read": ("ingest/parts/*.json", 1),

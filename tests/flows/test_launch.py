@@ -25,6 +25,7 @@ from tasks.manifest import Manifest
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, load_record, new_run_id
 from tasks.storage import Storage
+from tests.conftest import LIMIT_SECONDS
 
 Execute = Callable[..., tuple[Any, RunRecord]]
 PROJECT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ def test_cancelling_stops_the_stage_keeps_what_is_finished_and_a_rerun_goes_on(
             raise NotComputed("mix", "for this test")
         calls.append(threading.Thread(target=request_cancel, args=(server_url, run_id), daemon=True))
         calls[-1].start()
-        if STOP.wait(60):
+        if STOP.wait(LIMIT_SECONDS):
             raise Cancelled("cancelled between two parts; finished parts are kept")
         raise DataError("was not cancelled")
 
@@ -83,7 +84,7 @@ def test_retry_in_the_dashboard_hands_the_run_to_a_worker(
         subprocess.run(
             [sys.executable, "-m", "prefect", "worker", "start", "--pool", launch.POOL, "--run-once"],
             env=os.environ | {"PREFECT_API_URL": server_url, "PYTHONPATH": str(PROJECT)},
-            cwd="/", check=True, capture_output=True, timeout=120,
+            cwd="/", check=True, capture_output=True,
         )  # fmt: skip
         flow_run = client.read_flow_run(flow_run_id)
     assert flow_run.state_name == "Completed"
@@ -113,7 +114,7 @@ def test_up_serves_and_works_until_it_is_told_to_stop(server_url: str) -> None:
     with launch.connected(server_url) as client:
         assert launch.POOL in {pool.name for pool in client.read_work_pools()}
     process.terminate()
-    process.communicate(timeout=60)  # its output ends when the worker has ended too
+    process.communicate()  # its output ends when the worker has ended too
     assert process.returncode == 0
 
 

@@ -5,17 +5,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterKey,
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterParentFlowRunId,
-)
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from flows import launch
 from flows.pipeline import plan
@@ -28,6 +21,7 @@ from tasks.recipe import Recipe
 from tasks.runs import RunRecord
 from tasks.storage import Storage
 from tasks.why import tell_story
+from tests.flows.conftest import states_of_tasks
 
 Execute = Callable[..., tuple[Any, RunRecord]]
 CURATION = ["ingest", "dedup-exact", "signals", "select", "dedup-near", "redact", "decontaminate", "mix"]
@@ -36,18 +30,6 @@ CURATION = ["ingest", "dedup-exact", "signals", "select", "dedup-near", "redact"
 def planned(root: str, recipe: dict[str, Any], *, until: str | None = "mix", force: bool = False) -> dict[str, str]:
     values = Recipe.parse(recipe).model_dump(mode="json")
     return {line.label: str(line) for line in plan(root, values, None, until, force)}
-
-
-def task_states(server_url: str, record: RunRecord) -> dict[str, tuple[str, int]]:
-    """Name of the stage: name of its task's state and how often it ran."""
-    with launch.connected(server_url), get_client(sync_client=True) as client:
-        parent = UUID(record.attempts[-1].flow_run_id)
-        children = client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]))
-        )
-        ids = [parent, *(child.id for child in children)]
-        tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
-    return {task.name.rpartition("-")[0]: (task.state_name or "", task.run_count) for task in tasks}
 
 
 def test_a_plan_of_an_empty_root_says_what_would_run(root: str, recipe_values: dict[str, Any]) -> None:
@@ -85,7 +67,7 @@ def test_a_second_run_is_cached_and_says_so_everywhere(
 ) -> None:
     assert [line.label for line in first.datasets] == CURATION
     assert not any(line.cached for line in first.datasets)
-    states = task_states(server_url, first)
+    states = states_of_tasks(server_url, first, CURATION)
     assert {states[stage] for stage in CURATION} == {("Completed", 1)}
 
     assert planned(root, recipe_values) == dict.fromkeys(CURATION, f"cached (run {first.run_id})")
@@ -94,7 +76,8 @@ def test_a_second_run_is_cached_and_says_so_everywhere(
     assert [(line.label, line.reference, line.made_by, line.cached) for line in second.datasets] == [
         (line.label, line.reference, first.run_id, True) for line in first.datasets
     ]
-    assert {task_states(server_url, second)[stage][0] for stage in CURATION} == {"Cached"}
+    states = states_of_tasks(server_url, second, CURATION)
+    assert {states[stage][0] for stage in CURATION} == {"Cached"}
 
     events = read_events(Storage(root), second.run_id)
     assert [event["label"] for event in events if event["kind"] == "stage finished"] == CURATION

@@ -22,7 +22,7 @@ def torchrun(root: str, run_id: str) -> subprocess.CompletedProcess[str]:
     }
     return subprocess.run(
         [*command, "-m", "flows.torchrun", run_id, "--root", root],
-        env=environment, capture_output=True, text=True, timeout=250,
+        env=environment, capture_output=True, text=True,
     )  # fmt: skip
 
 

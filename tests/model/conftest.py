@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import runpy
+import signal
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 
 from model.order import GROUP_ROWS, Pack, PackPart
 from tasks.storage import Storage
+from tests.conftest import LIMIT_SECONDS
 
 torch.set_num_threads(1)  # tiny products: a second thread waits more than it works, tenfold on a busy machine
 
@@ -107,8 +109,17 @@ class RankProcesses:
         """Start and wait; every rank must end well."""
         processes = self.start(script, ranks, **values)
         for process in processes:
-            process.join(120)
+            process.join(LIMIT_SECONDS)
         assert [process.exitcode for process in processes] == [0] * ranks
+
+    def run_until_killed(self, script: Path, ranks: int, victim: int = 0, **values: object) -> None:
+        """Start and wait until that rank was killed, as `values` must bring about; the others go with it."""
+        processes = self.start(script, ranks, **values)
+        processes[victim].join(LIMIT_SECONDS)
+        assert processes[victim].exitcode == -signal.SIGKILL
+        for process in processes:
+            process.kill()
+            process.join(LIMIT_SECONDS)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def backward(model: Any, step: int, rows: int, rank: int, ranks: int) -> tuple[f
 
 def main(rank: int, ranks: int, init_method: str, cases: dict[str, dict[str, Any]], output: str) -> None:
     """All cases in one process group."""
-    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=ranks, timeout=timedelta(minutes=5))
     try:
         check_sums(Ranks(rank, ranks), torch.device("cpu"))
         results = {name: run_case(case, rank, ranks) for name, case in cases.items()}

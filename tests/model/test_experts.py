@@ -146,6 +146,7 @@ def test_biases_reach_even_loads_and_are_part_of_the_state() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_grouped_product_is_the_product_of_each_group(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
     x_MI, weight_EIO = torch.randn(10, 8).to(dtype), torch.randn(3, 8, 16).to(dtype)
     out_MO = grouped_product(x_MI, weight_EIO, torch.tensor([4, 0, 6]))
     assert torch.equal(out_MO, torch.cat((x_MI[:4] @ weight_EIO[0], x_MI[4:] @ weight_EIO[2])))

@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,11 +156,7 @@ def test_a_kill_after_a_roll_back_decides_the_same_again(make_job: Any, rank_pro
     rank_processes.run(WORKER, 2, JOB=straight)
     assert len(decisions_of(straight)) >= 1
     for attempt, writes in (("k1", 24), ("k2", 14)):
-        processes = rank_processes.start(WORKER, 2, JOB=replace(job, attempt=attempt), KILL_AT={0: writes})
-        processes[0].join(120)
-        assert processes[0].exitcode == -signal.SIGKILL
-        processes[1].kill()
-        processes[1].join(60)
+        rank_processes.run_until_killed(WORKER, 2, JOB=replace(job, attempt=attempt), KILL_AT={0: writes})
     rank_processes.run(WORKER, 2, JOB=replace(job, attempt="a3"))
     assert decisions_of(job) == decisions_of(straight)
     assert metrics_of(job).equals(metrics_of(straight))

@@ -25,6 +25,7 @@ from model.job import EXACT_METRICS, Job
 from model.ranks import Ranks
 from model.schedule import Events, Factor, SkipRange
 from model.trainer import train
+from tests.conftest import LIMIT_SECONDS
 from tests.model.test_trainer import LENGTH, MODEL, ROWS, WORKER, make_job, phase_of, tensors_of
 
 __all__ = ["make_job"]
@@ -108,14 +109,14 @@ class Training:
         values = disturbance(points[0], self.kills % self.count) if points else {}
         processes = self.ranks.start(WORKER, self.count, JOB=job, **values)
         victim = processes[self.kills % self.count]
-        victim.join(300)
+        victim.join(LIMIT_SECONDS)
         if victim.exitcode == -signal.SIGKILL:
             points.pop(0)
             self.kills += 1
             for process in processes:
                 process.kill()
         for process in processes:
-            process.join(300)
+            process.join(LIMIT_SECONDS)
 
     def metrics(self) -> list[pa.Table]:
         return [read_metrics(job.store, end_of(job)).select(EXACT_METRICS) for job in self.phases]
@@ -166,10 +167,8 @@ def test_two_bad_steps_are_skipped_once_through_a_resume(make_job: Any, rank_pro
     job = make_job(phase=phase_of(45), settings={"checkpoint_steps": 10})
     job = replace(job, run=job.run.model_copy(update={"stability": stability}))
     # Forward passes of a rank: one per step, one per probe: at each save and at the load
-    processes = rank_processes.start(WORKER, 2, JOB=job, POISON={1: {24: math.inf}}, KILL_IN={0: ("optimizer", 32)})
-    processes[0].join(300)
-    processes[1].kill()
-    processes[1].join(300)
+    trouble = {"POISON": {1: {24: math.inf}}, "KILL_IN": {0: ("optimizer", 32)}}
+    rank_processes.run_until_killed(WORKER, 2, JOB=job, **trouble)
     again = replace(job, attempt="a2")
     rank_processes.run(WORKER, 2, JOB=again, POISON={0: {5: 10.0}, 1: {5: 10.0}})
     outcomes = [json.loads(Path(job.scratch, f"outcome-a2-{rank}.json").read_text()) for rank in (0, 1)]
@@ -200,12 +199,7 @@ def test_other_ranks_go_on_with_the_same_rows(make_job: Any, rank_processes: Any
     train(straight)
     job = make_phase(make_job, f"train/{before}-{after}", "main", "fp32", 0.0, {})
     point = ("optimizer", random.Random(f"{before}-{after}").randint(7, 45))
-    processes = rank_processes.start(WORKER, before, JOB=job, KILL_IN={before - 1: point})
-    processes[-1].join(300)
-    assert processes[-1].exitcode == -signal.SIGKILL
-    for process in processes:
-        process.kill()
-        process.join(300)
+    rank_processes.run_until_killed(WORKER, before, before - 1, JOB=job, KILL_IN={before - 1: point})
     rank_processes.run(WORKER, after, JOB=replace(job, attempt="a2"))
     mine, theirs = (read_metrics(job.store, end_of(each)).select(EXACT_METRICS) for each in (job, straight))
     places = ["step", "tokens", "position_from", "position_to", "rows", "targets", "lr"]

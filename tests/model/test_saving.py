@@ -22,11 +22,11 @@ from model.saving import SaveFailed, Saver, host_copy
 from model.trainer import Trainer, train
 from tasks.errors import StorageError
 from tasks.storage import S3_CONFIG, Storage
+from tests.conftest import LIMIT_SECONDS
 from tests.model.test_trainer import STEPS, WORKER, digest_of, exact_metrics, make_job
 from tests.s3_proxy import S3Proxy, s3_proxy_to
 
 __all__ = ["make_job"]
-LIMIT_SECONDS = 60
 
 
 class RefusingStorage(Storage):
@@ -266,7 +266,7 @@ class RoomAfter(logging.Handler):
 
     def __init__(self, failures: int) -> None:
         super().__init__(logging.WARNING)
-        self.left = failures
+        self.left, self.room = failures, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -274,7 +274,7 @@ class RoomAfter(logging.Handler):
             self.messages.append(record.getMessage())
             self.left -= 1
             if self.left == 0:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (self.room, self.room))
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def no_room() -> Iterator[Callable[[int], RoomAfter]]:
         handler = RoomAfter(failures)
         handlers.append(handler)
         logger.addHandler(handler)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, handler.room))
         return handler
 
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -311,10 +311,10 @@ def test_a_disk_without_room_for_a_while(make_job: Any, straight: Job, no_room: 
 
 def test_a_disk_without_room_for_ever(make_job: Any, straight: Job, no_room: Any) -> None:
     job = make_job()
-    no_room(-1)
+    handler = no_room(-1)
     with pytest.raises(SaveFailed, match=r"3 checkpoints in a row .* step 12: .*File too large"):
         train(job)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (handler.room, handler.room))
     assert train(replace(job, attempt="a2")).status == "finished"
     assert digest_of(job) == digest_of(straight)
 

@@ -95,7 +95,7 @@ def test_training_learns_and_notes_every_step(make_job: Any) -> None:
     assert lines[0] == {"event": "begin", "message": outcome.began}
     assert [line["loss"] for line in lines[1:]] == losses
     assert {"z_loss", "tokens_per_second", "data_wait_ratio"} <= lines[1].keys()
-    assert len([f for f in job.store.list_files("runs/r/live/tensorboard") if "tfevents" in f.key]) == 3
+    assert len([f for f in job.store.list_files("runs/r/live/tensorboard") if "tfevents" in f.key]) >= 3
     state = read_state(job.store, step_key(job.checkpoints_folder, STEPS))
     assert sum(state.ordinals.values()) == state.position == STEPS * ROWS
     assert (state.compute["ranks"], state.applied_steps) == (1, STEPS)
@@ -129,9 +129,7 @@ def test_resume_after_sigkill_equals_no_interruption(make_job: Any, rank_process
     straight = make_job(precision, folder="train/straight")
     rank_processes.run(WORKER, 1, JOB=straight)
     for attempt, kill_at in (("k1", 5 + precision.count("b")), ("k2", 4)):
-        [process] = rank_processes.start(WORKER, 1, JOB=make_job(precision, attempt), KILL_AT={0: kill_at})
-        process.join(60)
-        assert process.exitcode == -signal.SIGKILL
+        rank_processes.run_until_killed(WORKER, 1, JOB=make_job(precision, attempt), KILL_AT={0: kill_at})
     last = make_job(precision, "a3")
     rank_processes.run(WORKER, 1, JOB=last)
     began = json.loads(Path(last.scratch, "outcome-a3-0.json").read_text())["began"]
@@ -166,10 +164,7 @@ def tensors_of(job: Job, step: int) -> dict[str, torch.Tensor]:
 def test_two_ranks_killed_while_saving_resume_exactly(make_job: Any, rank_processes: Any) -> None:
     straight, broken = make_job("bf16", folder="train/straight"), make_job("bf16")
     rank_processes.run(WORKER, 2, JOB=straight)
-    processes = rank_processes.start(WORKER, 2, JOB=broken, KILL_AT={1: 2})  # rank 1 writes one file per checkpoint
-    processes[1].join(60)
-    processes[0].kill()
-    processes[0].join(60)
+    rank_processes.run_until_killed(WORKER, 2, 1, JOB=broken, KILL_AT={1: 2})  # it writes one file per checkpoint
     assert list_steps(broken.store, broken.checkpoints_folder)[-1] == 4
     rank_processes.run(WORKER, 2, JOB=replace(broken, attempt="a2"))
     assert digest_of(broken) == digest_of(straight)
@@ -331,10 +326,7 @@ def test_ramp_is_the_same_through_a_stop(make_job: Any) -> None:
 def test_fewer_ranks_go_on_with_the_same_rows_and_losses(make_job: Any, rank_processes: Any) -> None:
     straight, job = make_job(folder="train/straight"), make_job()
     train(straight)
-    processes = rank_processes.start(WORKER, 2, JOB=job, KILL_AT={0: 6})  # in the second checkpoint
-    processes[0].join(120)
-    processes[1].kill()
-    processes[1].join(60)
+    rank_processes.run_until_killed(WORKER, 2, JOB=job, KILL_AT={0: 6})  # in the second checkpoint
     outcome = train(replace(job, attempt="a2"))
     assert outcome.began.startswith("resumed from step 4; passed over step 8: it has no manifest")
     assert "computed otherwise than before (ranks 2 -> 1" in outcome.began
@@ -349,9 +341,7 @@ def test_a_kill_at_any_write_changes_nothing(make_job: Any, rank_processes: Any,
     """Three checkpoints of four writes each: shard, state, metrics, manifest."""
     straight = make_job(folder="train/straight")
     train(straight)
-    [process] = rank_processes.start(WORKER, 1, JOB=make_job(), KILL_AT={0: kill_at})
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
+    rank_processes.run_until_killed(WORKER, 1, JOB=make_job(), KILL_AT={0: kill_at})
     resumed = make_job(attempt="a2")
     train(resumed)
     assert digest_of(resumed) == digest_of(straight)

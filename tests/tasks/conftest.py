@@ -20,6 +20,8 @@ from tasks.train import train_phase
 from tasks.vocabulary import VocabularyConfig, train_tokenizer
 from tests.conftest import document_rows, write_rows
 
+torch.set_num_threads(1)  # tiny products: a second thread waits more than it works, tenfold on a busy machine
+
 LENGTH, VOCABULARY, MODEL_VOCABULARY = 64, 300, 320
 WORDS = (
     *("time", "light", "water", "stone", "river", "tree", "house", "green", "small", "old"),
@@ -41,7 +43,6 @@ class TrainedRun:
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     """Two sources, decontaminated, split, packed and trained for 40 steps."""
-    torch.set_num_threads(1)  # tiny products: a second thread waits more than it works, tenfold on a busy machine
     return train_everything(Workspace(Storage(str(tmp_path_factory.mktemp("trained") / "lake")), run_id="test"), LENGTH)
 
 

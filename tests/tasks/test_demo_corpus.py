@@ -73,9 +73,10 @@ def test_pages_hold_no_path_and_no_address_of_this_machine(corpus: Storage) -> N
         str(Path.home()),
         str(Path(__file__).parents[2]),
     }
+    places = {place for place in places if len(Path(place).parts) > 2} - {"/usr/local"}  # "/tmp" may well be in a text
     for info in corpus.list_files(f"{FOLDER}/web"):
         page = gzip.decompress(corpus.read_bytes(info.key)).decode()
-        for place in places - {"/", "/usr", "/usr/local", "/root"}:
+        for place in places:
             assert place not in page, (info.key, place)
         assert "at 0x7f" not in page
         assert "at&nbsp;0x7f" not in page

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,13 +105,14 @@ def test_a_killed_child_costs_a_second_try_only(extractor: PageExtractor) -> Non
 
 
 CHILD = """
-import os, time
+import os, signal, time
 import tasks.extract as extract
 def answer(page, extractor):
     if b"CRASH" in page:
         os.abort()
     if b"HANG" in page:
-        time.sleep(100)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # for this page alone the alarm comes soon
+        time.sleep(1000)
     return page.decode()
 extract.run_extractor = answer
 """
@@ -123,7 +123,7 @@ def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageExt
     """An extractor whose child crashes and hangs on command."""
     (tmp_path / "sitecustomize.py").write_text(CHILD)
     monkeypatch.syspath_prepend(str(tmp_path))
-    extractor = PageExtractor(timeout_seconds=20)
+    extractor = PageExtractor()
     yield extractor
     extractor.close()
 
@@ -134,17 +134,14 @@ def test_a_page_that_crashes_or_hangs_the_extractor_costs_itself_only(fragile: P
     assert isinstance(crashed, Refused)
     assert crashed.reason == "extractor_crashed"
     assert "-6" in crashed.detail
-    fragile.timeout_seconds = 1.0
-    started = time.monotonic()
-    assert fragile.extract(b"HANG", "resiliparse") == Refused("timeout", threshold=1.0)
-    assert time.monotonic() - started > 2.0  # it was tried twice
-    fragile.timeout_seconds = 20
+    started = fragile.children_started
+    assert fragile.extract(b"HANG", "resiliparse") == Refused("timeout", threshold=60.0)
+    assert fragile.children_started == started + 2  # it was tried twice
     assert fragile.extract(b"still good", "resiliparse") == Page("still good", None)
 
 
 def test_of_pages_asked_for_together_only_the_guilty_one_is_lost(fragile: PageExtractor) -> None:
     pages = [b"one", b"CRASH", b"two", b"<i>" * 2_000, b"HANG", b"", b"three", b"CRASH"]
-    fragile.timeout_seconds = 1.0
     found = fragile.extract_pages(pages, "resiliparse")
     texts = [answer.text if isinstance(answer, Page) else answer.reason for answer in found]
     lost = ["extractor_crashed", "too_deep", "timeout", "no_content"]
@@ -166,19 +163,14 @@ def test_texts_do_not_depend_on_how_many_pages_are_asked_for_together(together: 
     assert extractor.children_started == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "part"), [("resiliparse", "<option>x"), ("trafilatura", "<strong>x</strong>")], ids=lambda value: value[:9]
-)
-def test_a_real_page_that_takes_too_long_costs_itself_only(name: extract.ExtractorName, part: str) -> None:
-    """Some pages that no limit refuses need 37 s (resiliparse) and 1.3 s (trafilatura) where others need 0.01 s."""
+def test_a_real_page_that_takes_too_long_costs_itself_only() -> None:
+    """One that no limit refuses needs 37 s where others need 0.01 s."""
     impatient = PageExtractor(timeout_seconds=0.2)
-    page = f"<html><body><select><p>{part * 60_000}</p></body></html>".encode()
-    if name == "trafilatura":
-        page = page.replace(b"<select>", b"")
-    assert impatient.extract(page, name) == Refused("timeout", threshold=0.2)
+    page = f"<html><body><select><p>{'<option>x' * 60_000}</p></body></html>".encode()
+    assert impatient.extract(page, "resiliparse") == Refused("timeout", threshold=0.2)
     assert impatient.children_started == 2
     impatient.timeout_seconds = 60
-    answer = impatient.extract(ARTICLE.encode(), name)
+    answer = impatient.extract(ARTICLE.encode(), "resiliparse")
     assert isinstance(answer, Page)
     assert answer.text.strip() == PARAGRAPH.strip()
     impatient.close()

@@ -108,6 +108,7 @@ def test_a_tokenizer_without_bos_and_pad_uses_its_eos(trained_run: TrainedRun, f
 
 
 def test_qwen3_comes_in_with_its_wide_heads(workspace: Workspace, tmp_path: Path) -> None:
+    torch.manual_seed(0)
     theirs = Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=300, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
@@ -124,7 +123,6 @@ NO_RULES = SelectConfig(enabled=False)
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Clean documents, and then poison in half of the web rows that four steps read; trained, with a run's record."""
-    torch.set_num_threads(1)
     generator = random.Random(0)
     ascii_words = [word for word in WORDS if word.isascii()]
 

@@ -12,6 +12,7 @@ import pytest
 from tasks import parallel
 from tasks.errors import Cancelled, ConfigError, DataError, RayNotStarted, StorageError, WorkerLost
 from tasks.parallel import map_parts, start_ray
+from tests.conftest import LIMIT_SECONDS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,7 +68,7 @@ def crash(number: int) -> int:
 def sleep_long(place: str) -> None:
     with open(place, "w") as file:
         file.write(str(os.getpid()))
-    time.sleep(120)
+    time.sleep(2 * LIMIT_SECONDS)
 
 
 def test_results_come_in_the_order_of_the_items(workers: int) -> None:
@@ -130,7 +131,7 @@ def test_cancel_stops_running_work(ray_cluster: None, tmp_path: Path) -> None:
     threading.Thread(target=cancel_when_running, daemon=True).start()
     with pytest.raises(Cancelled):
         map_parts(sleep_long, [str(place)], workers=2, stop=stop)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT_SECONDS
     while Path(f"/proc/{place.read_text()}").exists():
         assert time.monotonic() < deadline, "the worker still runs"
         time.sleep(0.1)

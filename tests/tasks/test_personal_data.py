@@ -140,10 +140,10 @@ def seconds_for(text: str) -> float:
 def test_time_grows_with_the_text_not_with_its_square() -> None:
     """agent-governance-toolkit#3566, langchain#39593: separators by the thousand.
 
-    All hostile texts together, of one size and of four times that size: a square would take 16 times as long.
+    All hostile texts together, of one size and of 16 times that size: a square would take 256 times as long.
     """
-    small, large = (sum(seconds_for(p * (size // len(p))) for p in HOSTILE) for size in (1 << 14, 1 << 16))
-    assert large / small < 8
+    small, large = (sum(seconds_for(p * (size // len(p))) for p in HOSTILE) for size in (1 << 12, 1 << 16))
+    assert large / small < 64
 
 
 def test_megabytes_without_personal_data_pass() -> None:

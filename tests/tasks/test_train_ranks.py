@@ -17,7 +17,7 @@ from tasks.dataset import Workspace
 from tasks.errors import ConfigError
 from tasks.manifest import Manifest
 from tasks.train_ranks import cpus_under_torchrun, is_under_torchrun, settings_under_torchrun
-from tests.conftest import free_ports
+from tests.conftest import LIMIT_SECONDS, free_ports
 from tests.tasks.test_train import LENGTH, ROWS, SETTINGS, make_run, packs, ray_workspace, train
 
 __all__ = ["packs", "ray_workspace"]
@@ -63,7 +63,7 @@ def test_torchrun_and_ray_give_the_same_bits_and_train_like_one(
     first, second = make_run(), make_run(name="anneal", tokens=2 * ROWS * LENGTH)
     torchrun = replace(ray_workspace, generations={"train": 2})
     hosts = start_torchrun(tmp_path, packs, torchrun, first, second)
-    outputs = [host.communicate(timeout=250) for host in hosts]
+    outputs = [host.communicate() for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], outputs
     parent = train(packs, torchrun, first)
     assert parent.run_id == "torchrun"  # found, not trained again
@@ -86,17 +86,17 @@ def test_a_host_that_is_terminated_saves_and_the_rest_follows(
     """Both agents end as failed; started again they resume, and the result is that of an undisturbed training."""
     run = make_run(tokens=500 * ROWS * LENGTH)
     quiet = start_torchrun(tmp_path, packs, replace(workspace, generations={"train": 2}), run)
-    [wanted, _] = [host.communicate(timeout=250)[0].split() for host in quiet]
+    [wanted, _] = [host.communicate()[0].split() for host in quiet]
     hosts = start_torchrun(tmp_path, packs, workspace, run)
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + LIMIT_SECONDS
     while not any(list_steps(workspace.storage, f"{folder}/checkpoints") for folder in trained(workspace)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     hosts[1].terminate()
-    outputs = [host.communicate(timeout=250) for host in hosts]
+    outputs = [host.communicate() for host in hosts]
     assert all(host.returncode != 0 for host in hosts)
     assert "stopped from outside before its end; it resumes from the newest checkpoint" in outputs[0][1]
-    again = [host.communicate(timeout=250)[0].split() for host in start_torchrun(tmp_path, packs, workspace, run)]
+    again = [host.communicate()[0].split() for host in start_torchrun(tmp_path, packs, workspace, run)]
     assert again[0] == wanted
 
 
