@@ -1,6 +1,7 @@
 """One execution of a run: which run this is, its record and journal from the first moment to the last."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from prefect.exceptions import TerminationSignal
 from flows.calls import call
 from flows.stages import report
 from tasks.errors import Cancelled, PipelineError
-from tasks.journal import Journal, Run
+from tasks.journal import STOP, Journal, Run
 from tasks.parallel import workers_here
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, load_record, new_run_id, next_generation, now, record_key, stages_between
@@ -61,22 +62,49 @@ def dry_run(root: str, values: dict[str, Any], from_stage: str | None, until_sta
 def _closed(run: Run) -> Iterator[None]:
     """Whatever happens, the record says how the attempt ended; then the report, of a failed run where possible."""
     journal = run.journal
-    try:
-        yield
-        journal.end("completed")
-        call(report, run)
-    except (Cancelled, TerminationSignal, KeyboardInterrupt) as error:
-        journal.end("cancelled", _why(error))
-        raise
-    except BaseException as error:
-        journal.end("failed", f"{type(error).__name__}: {error}")
-        with contextlib.suppress(PipelineError, OSError):
+    with _dropped_signals() as dropped:
+        try:
+            yield
+            journal.end("completed")
             call(report, run)
-        raise
+        except BaseException as error:
+            if termination := dropped[0] if dropped else _termination_behind(error):
+                journal.end("cancelled", "ended by SIGTERM")
+                raise termination from None
+            if isinstance(error, (Cancelled, KeyboardInterrupt)):
+                journal.end("cancelled", str(error) or type(error).__name__)
+                raise
+            journal.end("failed", f"{type(error).__name__}: {error}")
+            with contextlib.suppress(PipelineError, OSError):
+                call(report, run)
+            raise
 
 
-def _why(error: BaseException) -> str:
-    return "ended by SIGTERM" if isinstance(error, TerminationSignal) else str(error) or type(error).__name__
+@contextlib.contextmanager
+def _dropped_signals() -> Iterator[list[TerminationSignal]]:
+    """A SIGTERM whose exception Python drops, raised in a destructor (numba's run by hundreds), stops the stage too."""
+    dropped: list[TerminationSignal] = []
+    before = sys.unraisablehook
+
+    def heed(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, TerminationSignal):
+            dropped.append(unraisable.exc_value)
+            STOP.set()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = heed
+    try:
+        yield dropped
+    finally:
+        sys.unraisablehook = before
+
+
+def _termination_behind(error: BaseException | None) -> TerminationSignal | None:
+    """The SIGTERM that this error is, or on which Prefect stumbled: while it makes a task's run, it says ValueError."""
+    while error is not None and not isinstance(error, TerminationSignal):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _identify() -> tuple[str | None, str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from prefect import task_engine
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import PrefectHTTPStatusError
@@ -65,6 +67,39 @@ def test_cancelling_stops_the_stage_keeps_what_is_finished_and_a_rerun_goes_on(
     assert state.is_completed()
     assert [(attempt.number, attempt.state) for attempt in record.attempts] == [(1, "cancelled"), (2, "completed")]
     assert [line.label for line in record.datasets if not line.cached] == ["mix"]
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class TerminatesAtItsEnd:
+    def __del__(self) -> None:
+        terminate()
+
+
+@pytest.mark.parametrize(
+    "unlucky",
+    [
+        pytest.param(terminate, id="while Prefect makes the run of a stage, and says ValueError"),
+        pytest.param(TerminatesAtItsEnd, id="in a destructor, where Python drops exceptions"),
+    ],
+)
+def test_a_sigterm_at_an_unlucky_moment_is_a_sigterm_too(
+    execute: Execute, monkeypatch: pytest.MonkeyPatch, unlucky: Callable[[], object]
+) -> None:
+    make = task_engine._create_task_run_locally
+
+    def interrupted(*, task: Any, **details: Any) -> Any:
+        if task.name == "signals":
+            unlucky()
+        return make(task=task, **details)
+
+    monkeypatch.setattr(task_engine, "_create_task_run_locally", interrupted)
+    state, record = execute()
+    assert state.type == StateType.CRASHED
+    assert (record.state, record.attempts[-1].message) == ("cancelled", "ended by SIGTERM")
+    assert [line.label for line in record.datasets] == ["ingest", "dedup-exact"]
 
 
 def test_retry_in_the_dashboard_hands_the_run_to_a_worker(
