@@ -65,6 +65,13 @@ def test_any_unicode_normalises_like_the_slow_definition(texts: list[str]) -> No
     assert normalise_texts(column(texts)).to_pylist() == [slow_normalise(text) for text in texts]
 
 
+def test_blocks_of_64_bytes_begin_and_end_anywhere() -> None:
+    piece = "1,234.5 .6 7. A--b  \u2019x \u0660.1 Q1.2."
+    texts = ["w" * shift + piece + " z" * 20 + piece for shift in range(70)] + ["v 1" * 30 + "." + "7" * 130, ". " * 99]
+    texts = [text + suffix for text in texts for suffix in ("", "3", "\u0663")]
+    assert normalise_texts(column([*texts, "x" * 200])).to_pylist()[:-1] == [slow_normalise(text) for text in texts]
+
+
 def test_every_character_normalises_like_the_slow_definition() -> None:
     texts = ["a" + chr(code) + "b" for code in range(1, 0x110000, 7) if not 0xD800 <= code < 0xE000]
     texts += ["a" + chr(code) + "1" for code in range(1, 0x3400)]
