@@ -1,7 +1,8 @@
 """What the dashboard shows of a run beside its states: progress, the funnel, samples, the loss curve, the graph.
 
 A failed update never fails a stage, and no artifact is updated more often than every UPDATE_SECONDS (Prefect's server
-on SQLite locks under more). Pictures are data: URLs of at most PICTURE_BYTES; tasks/report escapes text of documents.
+on SQLite locks under more). What is shown while a stage works is one row of its database, changed in place. Pictures
+are data: URLs of at most PICTURE_BYTES; tasks/report escapes text of documents.
 """
 
 import contextvars
@@ -10,20 +11,28 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
 from prefect.context import TaskRunContext
-from prefect.exceptions import PrefectException
+from prefect.exceptions import PrefectException, PrefectHTTPStatusError
 
+from tasks.errors import PipelineError
 from tasks.journal import LISTENERS, Event, Run
-from tasks.report import dashboard_pages
+from tasks.live_training import LiveTraining
+from tasks.report import dashboard_pages, live_pages
 
 logger = logging.getLogger(__name__)
 
 UPDATE_SECONDS = 2.0
+LOOK_SECONDS = 10.0  # between two looks at the live view of a training, which is published every 30
+TRAINING_SECONDS = 60.0  # between two updates of its pages where nothing happened but steps
+CLOSE_SECONDS = 10.0
+# ValueError: what was read of a training is damaged
+FORGIVEN = (httpx.HTTPError, PrefectException, PipelineError, OSError, ValueError)
 PICTURE_BYTES = 200_000  # larger data: URLs make the dashboard slow
 
 
@@ -40,6 +49,64 @@ def show_progress(stage: str) -> Iterator[None]:
     finally:
         LISTENERS.remove(shown.listen)
         shown.close()
+
+
+@contextmanager
+def show_training(run: Run, phase: str) -> Iterator[None]:
+    """While it lasts, the loss curve and what the model wrote are shown as they come. None where nothing is trained."""
+    if TaskRunContext.get() is None or not run.is_executed:
+        yield
+        return
+    with ExitStack() as stack:
+        _forgive(lambda: stack.callback(_Training(LiveTraining(run.storage, run.journal.record, phase)).close))
+        yield
+
+
+class _Training:
+    """Loss curve and texts of a phase, read and sent by a thread of its own: training never waits for the dashboard."""
+
+    def __init__(self, live: LiveTraining) -> None:
+        self.live = live
+        self.artifacts: dict[str, Any] = {}  # ids by key
+        self.is_new, self.sent = False, 0.0
+        self.over = threading.Event()
+        context = contextvars.copy_context()
+        self.thread = threading.Thread(target=context.run, args=(self._follow,), name="training-view", daemon=True)
+        self.thread.start()
+
+    def _follow(self) -> None:
+        while not self.over.wait(LOOK_SECONDS):
+            _forgive(lambda: self.look(time.monotonic()))
+        _forgive(lambda: self.look(time.monotonic(), is_last=True))
+
+    def look(self, now: float, *, is_last: bool = False) -> None:
+        """Read what is new; send it after an event, once a minute without one, and at the end."""
+        lines = self.live.read()
+        self.is_new |= bool(lines)
+        is_due = is_last or now - self.sent >= TRAINING_SECONDS or any("event" in line for line in lines)
+        if self.is_new and is_due:
+            self.is_new, self.sent = False, now
+            for key, description, markdown in live_pages(self.live, picture_bytes=PICTURE_BYTES):
+                self._send(key, description, markdown)
+
+    def _send(self, key: str, description: str, markdown: str) -> None:
+        """One row per run and page; one that Prefect has forgotten is made again."""
+        if known := self.artifacts.get(key):
+            with get_client(
+                sync_client=True
+            ) as client:  # not its update_artifact, which stores the page in an event too
+                try:
+                    client.request("PATCH", "/artifacts/{id}", path_params={"id": known}, json={"data": markdown})
+                except PrefectHTTPStatusError as error:
+                    if error.response.status_code != httpx.codes.NOT_FOUND:
+                        raise
+                    known = None
+        self.artifacts[key] = known or create_markdown_artifact(markdown, key=key, description=description)
+
+    def close(self) -> None:
+        """Show how it ended; a dashboard that hangs is not waited for."""
+        self.over.set()
+        self.thread.join(CLOSE_SECONDS)
 
 
 class _Progress:
@@ -96,5 +163,5 @@ def _forgive(send: Callable[[], object]) -> None:
     """The dashboard may be slow or gone; the work goes on."""
     try:
         send()
-    except (httpx.HTTPError, PrefectException, TimeoutError) as error:
+    except FORGIVEN as error:
         logger.warning("the dashboard was not updated: %s", error)

@@ -31,7 +31,9 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.attempt import RUN_LABEL
 from flows.pipeline import basemill
+from tasks.config import key_schema
 from tasks.journal import STOP
+from tasks.recipe import Recipe
 from tasks.runs import RunRecord
 
 POOL = "basemill"
@@ -58,10 +60,17 @@ def register(client: SyncPrefectClient) -> UUID:
         entrypoint=ENTRYPOINT,
         work_pool_name=POOL,
         pull_steps=[],  # the code is the installed package, on every machine
-        parameter_openapi_schema=parameter_schema(basemill.fn).model_dump(exclude_unset=True),
+        parameter_openapi_schema=form_schema(),
         enforce_parameter_schema=True,
         description=basemill.description,
     )
+
+
+def form_schema() -> dict[str, Any]:
+    """The parameters of a run; a misspelt one, or a misspelt key of its recipe, is refused when it is submitted."""
+    schema: dict[str, Any] = parameter_schema(basemill.fn).model_dump(exclude_unset=True)
+    schema["properties"]["recipe"] |= key_schema(Recipe)
+    return schema | {"additionalProperties": False}
 
 
 def create_run(client: SyncPrefectClient, run_id: str, parameters: dict[str, Any]) -> FlowRun:

@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.states import Cancelled as CancelledState
 from prefect.states import Completed
 
-from flows.artifacts import show_progress, show_results
+from flows.artifacts import show_progress, show_results, show_training
 from model.phases import PhaseConfig
 from tasks.classifiers import train_classifiers
 from tasks.cluster_sizes import CLUSTER_SIZE
@@ -189,10 +189,11 @@ def train(run: Run, packs: Packs, phase_name: str, trained: dict[str, Reference]
     read = [packs[pack_label(request)] for split in SPLITS for request in pack_requests(phase, split)]
     before = fork_label(phase_name) if phase.fork else phase.parent or IMPORTED
     parent = [] if before == IMPORTED and IMPORTED not in trained else [trained[before]]
-    return answer(
-        run, "train", train_phase, *read, *parent,
-        label=f"train {phase_name}", config=recipe.train.run_of(phase_name, recipe.model),
-    )  # fmt: skip
+    with show_training(run, phase_name):
+        return answer(
+            run, "train", train_phase, *read, *parent,
+            label=f"train {phase_name}", config=recipe.train.run_of(phase_name, recipe.model),
+        )  # fmt: skip
 
 
 @task(name="evaluate", **STAGE)

@@ -7,7 +7,7 @@ also knows the learning rate, the batch and the horizon that suit it (`TRAINING_
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
@@ -77,6 +77,8 @@ class ExpertsConfig(BaseModel, frozen=True, extra="forbid"):
 
 class ModelConfig(BaseModel, frozen=True, extra="forbid"):
     """A decoder-only pre-norm transformer. As it stands: RMSNorm, RoPE, grouped-query attention, SwiGLU, no biases."""
+
+    SHORT_KEYS: ClassVar[tuple[str, ...]] = ("size",)  # read, and resolved into others
 
     num_layers: int = Field(ge=1, description="transformer blocks")
     width: int = Field(ge=2, description="size of the residual stream")

@@ -116,6 +116,11 @@ class Job:
         return f"{self.folder}/halted.json"
 
 
+def live_segment(prefix: str, attempt: str, number: int) -> str:
+    """Where a segment of the live view lies, JSON lines; see model/live.py."""
+    return f"{prefix}/{attempt}-{number:05d}.jsonl"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How a training ended, and in words how it began."""

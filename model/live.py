@@ -6,7 +6,6 @@ A store can't append, so a segment is closed every 30 seconds and at each checkp
     <prefix>/tensorboard/events.out.tfevents....      the same numbers; TensorBoard reads the files of a folder in order
 """
 
-import json
 import logging
 import shutil
 import tempfile
@@ -14,8 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 from torch.utils.tensorboard import SummaryWriter
 
+from model.job import live_segment
 from model.store import Store
 
 SEGMENT_SECONDS = 30.0
@@ -53,11 +54,11 @@ class LiveView:
     def close_segment(self) -> None:
         """Publish what was collected. What a failing store refuses comes with the next segment: a view ends nothing."""
         self.begun = time.monotonic()
-        if not self.lines:
+        if self.prefix is None or not self.lines:
             return
-        text = "".join(json.dumps(line) + "\n" for line in self.lines)
+        text = b"".join(orjson.dumps(line) + b"\n" for line in self.lines)  # null where a loss is not finite
         try:
-            self.store.write_bytes(f"{self.prefix}/{self.attempt}-{self.segment:05d}.jsonl", text.encode())
+            self.store.write_bytes(live_segment(self.prefix, self.attempt, self.segment), text)
             shown = [line for line in self.lines if scalars_of(line) or line.get("event") == "sample"]
             self._publish_tensorboard(shown)
         except self.store.errors as error:

@@ -304,6 +304,7 @@ class Trainer:
             f"roll-backs; the last one, step {self.training.step}, read positions {item.position_from} to "
             f"{item.position_to}; held-out loss {held_out}, {memory.reference_loss} at the state gone back to"
         )
+        self.live.add({"event": "halted", "step": self.training.step, "message": reason})
         report = {
             "step": self.training.step,
             "reason": reason,

@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import math
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import ErrorDetails
@@ -105,7 +105,12 @@ def _allowed_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> li
         if isinstance(found, type) and issubclass(found, BaseModel) and step in found.model_fields:
             found = found.model_fields[str(step)].annotation
         found = _inner_model(found)
-    return sorted(found.model_fields) if isinstance(found, type) and issubclass(found, BaseModel) else []
+    return keys_of(found) if isinstance(found, type) and issubclass(found, BaseModel) else []
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """The keys that a recipe may give."""
+    return sorted({*model.model_fields, *getattr(model, "SHORT_KEYS", ())})
 
 
 def _inner_model(annotation: Any) -> Any:
@@ -115,6 +120,24 @@ def _inner_model(annotation: Any) -> Any:
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found
     return annotation
+
+
+def key_schema(annotation: Any) -> dict[str, Any]:
+    """JSON Schema that holds values to the keys of the models in an annotation, and to nothing else.
+
+    Types and ranges are for the models, whose validators also read short forms. Names stand in `propertyNames`, not in
+    `properties`, of which Prefect's form would make a field for each setting in the place of its editor for JSON.
+    """
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = {name: key_schema(field.annotation) for name, field in annotation.model_fields.items()}
+        inner = {f"^{name}$": schema for name, schema in fields.items() if schema}
+        return {"propertyNames": {"enum": keys_of(annotation)}} | ({"patternProperties": inner} if inner else {})
+    arguments, origin = get_args(annotation), get_origin(annotation)
+    if origin in (dict, tuple, list):
+        schema = key_schema(arguments[-1 if origin is dict else 0])
+        return {"additionalProperties" if origin is dict else "items": schema} if schema else {}
+    schemas = [schema for argument in arguments if (schema := key_schema(argument))]
+    return {"anyOf": schemas} if len(schemas) > 1 else schemas[0] if schemas else {}
 
 
 def resolved(config: BaseModel | None) -> dict[str, JsonValue]:

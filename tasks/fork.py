@@ -25,7 +25,7 @@ from model.checkpoint_files import (
     step_key,
 )
 from model.config import PhaseRun
-from model.job import settings_changed
+from model.job import Job, settings_changed
 from model.phases import ForkConfig
 from tasks.dataset import Workspace
 from tasks.errors import ConfigError, DataError
@@ -168,15 +168,16 @@ def facts_of(parent: Manifest | None, run: PhaseRun) -> dict[str, Any]:
     return {"fork": origin | {"taken": taken, "fresh": fresh, "settings": changed}}
 
 
-def note_start(storage: Storage, run_id: str, reference: str, config: PhaseRun, inputs: dict[str, Manifest]) -> None:
-    """Note where a run trains a phase, so that it can be forked before it is finished."""
+def note_start(storage: Storage, run_id: str, job: Job, inputs: dict[str, Manifest]) -> None:
+    """Note where a run trains a phase, so that it can be watched, and forked before it is finished."""
     entries = [{"role": role, "stage": m.stage, "fingerprint": m.fingerprint} for role, m in inputs.items()]
-    note = {"phase": config.phase.name, "reference": reference, "inputs": entries}
-    storage.write_json(f"runs/{run_id}/train/{config.phase.name}.json", note)
+    phase = job.run.phase.name
+    note = {"phase": phase, "reference": job.folder, "inputs": entries, "attempt": job.attempt}
+    storage.write_json(f"runs/{run_id}/train/{phase}.json", note)
 
 
 def notes_of(storage: Storage, run_id: str) -> list[dict[str, Any]]:
-    """What `note_start` noted of a run: phase, reference, inputs."""
+    """What `note_start` noted of a run: phase, reference, inputs, attempt."""
     return [storage.read_json(file.key) for file in storage.list_files(f"runs/{run_id}/train")]
 
 

@@ -25,16 +25,18 @@ from tasks.funnel import FunnelRow, funnel
 from tasks.harness import harness_records, metrics_text
 from tasks.incidents import Incident, documents_of, incidents_of, is_named
 from tasks.lineage import graph_svg, read_graph
+from tasks.live_training import LiveTraining, read_curves
 from tasks.manifest import load_manifest
 from tasks.redact import redact_text
-from tasks.report_documents import ReportDocuments, read_documents, redaction_of
+from tasks.report_documents import ReportDocuments, read_documents, redacted_events, redaction_of
 from tasks.runs import RunRecord
 from tasks.storage import Storage
 from tasks.task_scores import score_text
-from tasks.training_view import loss_chart, read_decisions, read_forks, read_training
+from tasks.training_view import Curve, loss_chart, marks_of, read_forks
 
 REASONS_PER_STAGE = 6  # in the dashboard
 SHOWN_DOCUMENTS = 5  # of an incident
+SHOWN_MARKS = 30  # of a training, the latest
 SAMPLE_CHARS = 300
 LINE_CHARS = 100
 SIZES = ("tokens", "bytes")
@@ -72,7 +74,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         evaluation_sets=(_extra(storage, record, "decontaminate") or {}).get("evaluation_sets", {}),
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
         mixture=mixture_of_run(storage, record),
-        loss_picture=Markup(loss_chart(read_training(storage, record), read_decisions(storage, record))),
+        loss_picture=Markup(loss_chart(read_curves(storage, record))),
         forks=read_forks(storage, record),
         written=documents.written,
         incidents=_incidents(storage, record, faults),
@@ -124,18 +126,33 @@ def dashboard_pages(storage: Storage, record: RunRecord, *, picture_bytes: int) 
     documents = read_documents(storage, record)
     if documents.samples or documents.faults:
         pages.append(("samples", "what was dropped or edited, and why", _samples_page(documents)))
-    metrics = read_training(storage, record)
-    if metrics is not None:
-        chart = loss_chart(metrics, read_decisions(storage, record))
-        pages.append(("loss", "training loss and what happened", _picture("loss curve", chart, picture_bytes)))
-    if documents.written:
-        pages.append(("writing", "what the model wrote while it was trained", _written_page(documents.written)))
+    pages += training_pages(read_curves(storage, record), documents.written, picture_bytes=picture_bytes)
     if losses := read_losses(storage, record):
         pages.append(("scores", "held-out text and tasks", _scores_page(losses)))
     nodes = read_graph(storage, record)
     if nodes:
         pages.append(("graph", "datasets of this run", _picture("graph of the run", graph_svg(nodes), picture_bytes)))
     return pages
+
+
+def training_pages(
+    curves: Sequence[Curve], written: list[dict[str, Any]], *, picture_bytes: int
+) -> list[tuple[str, str, str]]:
+    """The pages of a training, as far as it is; `written`: texts without personal data."""
+    pages = []
+    if any(curve.tokens for curve in curves):
+        marks = marks_of(curves)[-SHOWN_MARKS:]  # the dashboard shows no labels in a picture
+        told = [f"- {short_number(mark.x)} tokens: {escape(_inline(mark.label))}" for mark in marks]
+        page = "\n\n".join([_picture("loss curve", loss_chart(curves), picture_bytes), "\n".join(told)])
+        pages.append(("loss", "training loss and what happened", page))
+    if written:
+        pages.append(("writing", "what the model wrote while it was trained", _written_page(written)))
+    return pages
+
+
+def live_pages(live: LiveTraining, *, picture_bytes: int) -> list[tuple[str, str, str]]:
+    """The same pages of a training that goes on."""
+    return training_pages(live.curves, redacted_events(live.written, live.record), picture_bytes=picture_bytes)
 
 
 def read_losses(storage: Storage, record: RunRecord) -> Losses | None:

@@ -61,9 +61,7 @@ def read_documents(storage: Storage, record: RunRecord) -> ReportDocuments:
     )
     if found := dataset.find():
         return ReportDocuments.model_validate(found.extra)
-    shown = ReportDocuments(
-        written=[event | {name: redact_text(event[name], config) for name in ("prompt", "text")} for event in written]
-    )
+    shown = ReportDocuments(written=redacted_events(written, record))
     try:
         for line in lines:
             shown.samples += _samples(storage, line.stage, load_manifest(storage, line.reference), config)
@@ -74,6 +72,12 @@ def read_documents(storage: Storage, record: RunRecord) -> ReportDocuments:
     with dataset.lease():
         dataset.publish([], extra=shown.model_dump())
     return shown
+
+
+def redacted_events(written: list[dict[str, Any]], record: RunRecord) -> list[dict[str, Any]]:
+    """What the model wrote, without personal data."""
+    config = redaction_of(record)
+    return [event | {name: redact_text(event[name], config) for name in ("prompt", "text")} for event in written]
 
 
 def redaction_of(record: RunRecord) -> RedactConfig:

@@ -51,6 +51,7 @@ from tasks.config import explain
 from tasks.dataset import Dataset, Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, StorageError, TrainingDiverged, WorkerLost
 from tasks.fork import check_vocabulary, facts_of, note_start
+from tasks.live_training import LiveSegments
 from tasks.manifest import Manifest
 from tasks.parallel import start_ray
 from tasks.storage import Storage
@@ -109,7 +110,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
     with dataset.lease() as lost:
         if into.storage.exists(job.halted_key):
             raise TrainingDiverged(halt_message(into.storage, job))
-        note_start(into.storage, into.run_id, dataset.reference, config, inputs)
+        note_start(into.storage, into.run_id, job, inputs)
         if find_last(job.store, job.checkpoints_folder) is None:
             run_job(job, into, lost)
         return publish(dataset, job, packs)
@@ -219,30 +220,26 @@ class Watch:
 
     def __init__(self, job: Job, into: Workspace, lost: threading.Event) -> None:
         self.job, self.into, self.lost = job, into, lost
-        self.next_look, self.began, self.tokens = 0.0, "", 0
+        self.lines = LiveSegments(into.storage, str(job.live_prefix), job.attempt)
+        self.next_look, self.tokens = 0.0, 0
 
     def should_stop(self) -> bool:
         """Whether the run was cancelled or the lease lost."""
         if time.monotonic() >= self.next_look:
             self.next_look = time.monotonic() + PROGRESS_SECONDS
             try:
-                self.into.on_progress("train", self._tokens(), self.job.run.phase.tokens)
+                self._look()
             except StorageError as error:
                 logger.warning("train: no news of the progress: %s", error)
         return self.into.stop.is_set() or self.lost.is_set()
 
-    def _tokens(self) -> int:
-        """Tokens of the phase so far, from the newest segment of the live view; the first one says how it began."""
-        found = [file.key for file in self.job.store.list_files(f"{self.job.live_prefix}")]
-        own = [key for key in found if key.endswith(".jsonl") and self.job.attempt in key]
-        if not own:
-            return 0
-        if not self.began:
-            self.began = orjson.loads(self.into.storage.read_bytes(own[0]).splitlines()[0])["message"]
-            logger.info("train: phase %s: %s", self.job.run.phase.name, self.began)
-        newest = map(orjson.loads, self.into.storage.read_bytes(own[-1]).splitlines())
-        self.tokens = max((line["tokens"] for line in newest if "tokens" in line), default=self.tokens)
-        return self.tokens
+    def _look(self) -> None:
+        """Tell the tokens of the phase so far, from the live view, whose first line says how it began."""
+        for line in self.lines.read():
+            if line.get("event") == "begin":
+                logger.info("train: phase %s: %s", self.job.run.phase.name, line["message"])
+            self.tokens = line.get("tokens", self.tokens)
+        self.into.on_progress("train", self.tokens, self.job.run.phase.tokens)
 
 
 # --- the result ----------------------------------------------------------------------------------------------------

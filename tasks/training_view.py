@@ -1,73 +1,84 @@
-"""What report and dashboard show of a training: its loss with what happened on the way, and what the model wrote.
+"""What report and dashboard show of a training: its loss with what happened on the way, and what the model wrote."""
 
-Losses come from the metrics of the checkpoints, decisions from the manifests, texts from the live view. Without torch.
-"""
-
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.charts import COLOURS, Mark, Series, line_chart
 from tasks.manifest import load_manifest
 from tasks.runs import RunRecord
 from tasks.storage import Storage
 
-DECISION_COLOURS = {"roll back": COLOURS[1], "level shift": COLOURS[3]}
-SKIP_COLOUR, PHASE_COLOUR = COLOURS[4], COLOURS[7]
+ROLL_BACK = "roll back"
+DECISION_COLOURS = {ROLL_BACK: COLOURS[1], "level shift": COLOURS[3]}
+SKIP_COLOUR, PHASE_COLOUR, FAULT_COLOUR = COLOURS[4], COLOURS[7], COLOURS[6]
 SHOWN_SAMPLES = 8  # the latest
 
-Decisions = dict[str, list[dict[str, Any]]]  # of each phase, as the manifest holds them
 
+@dataclass
+class Curve:
+    """The loss of a phase (tokens of the phase, nats per token), and what happened at which of its tokens."""
 
-def read_training(storage: Storage, record: RunRecord) -> pa.Table | None:
-    """The metrics of every step of all phases, in order; None before training."""
-    tables = []
-    for line in record.datasets_of("train"):
-        checkpoint = load_manifest(storage, line.reference).extra["checkpoint"]
-        for key in storage.read_json(f"{checkpoint}/manifest.json")["metrics"]:
-            with storage.open_input(key) as file:
-                tables.append(pq.read_table(file, use_threads=False))
-    return pa.concat_tables(tables, promote_options="default") if tables else None
+    phase: str
+    tokens: float = 0
+    points: list[tuple[float, float]] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, phase: str, metrics: pa.Table, decisions: Sequence[Mapping[str, Any]]) -> "Curve":
+        """From the metrics of a phase and what training decided by itself; a roll-back stands where it went back to."""
+        columns = (metrics[name].to_pylist() for name in ("step", "tokens", "loss", "action"))
+        curve, places = cls(phase), dict[int, int]()
+        for step, tokens, loss, action in zip(*columns, strict=True):
+            places[step] = tokens
+            curve.add(step, tokens, loss, action)
+        for decision in decisions:
+            step = decision["to_step"] if decision["kind"] == ROLL_BACK else decision["step"]
+            curve.marks.append(decision_mark(decision, places.get(step, 0)))
+        return curve
 
-def read_decisions(storage: Storage, record: RunRecord) -> Decisions:
-    """What training decided by itself, by phase."""
-    manifests = [load_manifest(storage, line.reference) for line in record.datasets_of("train")]
-    return {manifest.config["phase"]["name"]: manifest.extra.get("decisions", []) for manifest in manifests}
-
-
-def loss_chart(metrics: pa.Table | None, decisions: Decisions) -> str:
-    """Training loss over tokens, one line per phase; skips, roll-backs, new levels and new phases are marked."""
-    if metrics is None:
-        return line_chart("training loss", [], "tokens", "nats per token")
-    series, marks, start = [], list[Mark](), 0.0
-    for phase in metrics["phase"].unique().to_pylist():
-        rows = metrics.filter(pc.equal(metrics["phase"], phase))
-        tokens = [start + value for value in rows["tokens"].to_pylist()]
-        series.append(Series(phase, tokens, [float("nan") if v is None else v for v in rows["loss"].to_pylist()]))
-        if start:
-            marks.append(Mark(start, f"phase {phase} begins", PHASE_COLOUR))
-        marks += _marks(rows, tokens, decisions.get(phase, []))
-        start = tokens[-1]
-    return line_chart("training loss", series, "tokens", "nats per token", marks)
-
-
-def _marks(rows: pa.Table, tokens: Sequence[float], decisions: Sequence[dict[str, Any]]) -> Iterator[Mark]:
-    """Marks of one phase; a roll-back stands where training went back to."""
-    steps = rows["step"].to_pylist()
-    for step, at, action in zip(steps, tokens, rows["action"].to_pylist(), strict=True):
+    def add(self, step: int, tokens: float, loss: float | None, action: str) -> None:
+        """The next step. One that went back in the phase voids the losses and skips from there on."""
+        if tokens <= self.tokens:
+            self.points = [point for point in self.points if point[0] < tokens]
+            self.marks = [mark for mark in self.marks if mark.x < tokens or mark.colour != SKIP_COLOUR]
+        self.tokens = tokens
+        if loss is not None and math.isfinite(loss):
+            self.points.append((tokens, loss))
         if action != "apply":
-            yield Mark(at, f"step {step}: skipped", SKIP_COLOUR)
-    places = dict(zip(steps, tokens, strict=True))
-    for decision in decisions:
-        back = decision["kind"] == "roll back"
-        told = f"step {decision['step']}: {decision['kind']}" + (f" to step {decision['to_step']}" if back else "")
-        at = places.get(decision["to_step"] if back else decision["step"], tokens[0])
-        yield Mark(at, told, DECISION_COLOURS[decision["kind"]])
+            self.marks.append(Mark(tokens, f"step {step}: skipped", SKIP_COLOUR))
+
+
+def decision_mark(decision: Mapping[str, Any], tokens: float) -> Mark:
+    """What training decided by itself."""
+    kind = decision["kind"]
+    told = f"step {decision['step']}: {kind}" + (f" to step {decision['to_step']}" if kind == ROLL_BACK else "")
+    return Mark(tokens, told, DECISION_COLOURS[kind])
+
+
+def marks_of(curves: Sequence[Curve]) -> list[Mark]:
+    """What happened in all phases, in order, each at its place in the whole training."""
+    marks, start = list[Mark](), 0.0
+    for curve in curves:
+        marks += [Mark(start, f"phase {curve.phase} begins", PHASE_COLOUR)] if start else []
+        marks += [replace(mark, x=start + mark.x) for mark in curve.marks]
+        start += curve.tokens
+    return sorted(marks, key=lambda mark: mark.x)
+
+
+def loss_chart(curves: Sequence[Curve]) -> str:
+    """Training loss over tokens, one line per phase; skips, roll-backs, new levels and new phases are marked."""
+    starts = accumulate((curve.tokens for curve in curves), initial=0.0)
+    series = [
+        Series(curve.phase, [start + tokens for tokens, _ in curve.points], [loss for _, loss in curve.points])
+        for start, curve in zip(starts, curves, strict=False)
+    ]
+    return line_chart("training loss", series, "tokens", "nats per token", marks_of(curves))
 
 
 def read_forks(storage: Storage, record: RunRecord) -> list[tuple[str, dict[str, Any]]]:

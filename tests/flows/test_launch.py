@@ -194,35 +194,35 @@ def test_a_form_that_is_submitted_changes_what_was_changed_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "keys", "said"),
     [
-        ({"until_stage": "mxi"}, "until_stage"),
-        ({"force": "perhaps"}, "force"),
-        ({"recipe": "demo"}, "recipe"),
+        ({"until_stage": "mxi"}, {}, "until_stage"),
+        ({"force": "perhaps"}, {}, "force"),
+        ({"recipe": "demo"}, {}, "recipe"),
+        ({"form_stage": "mix"}, {}, "form_stage"),
+        ({}, {"dedup_nere": {}}, "recipe'. Failure reason: 'dedup_nere' is not one of"),
+        ({}, {"model": {"size": "tiny", "widht": 64}}, "recipe.model'. Failure reason: 'widht' is not one of"),
+        ({}, {"train": {"phases": [{"weigths": {}}]}}, "train.phases[0]'. Failure reason: 'weigths' is not one of"),
     ],
-    ids=["stage", "flag", "recipe"],
+    ids=["stage", "flag", "recipe", "parameter", "section", "key", "nested key"],
 )
 def test_a_form_with_a_wrong_field_is_refused_with_its_name(
-    server_url: str, root: str, recipe_values: dict[str, Any], change: dict[str, Any], said: str
+    server_url: str, root: str, recipe_values: dict[str, Any], change: dict[str, Any], keys: dict[str, Any], said: str
 ) -> None:
+    """prefect#12024: what is misspelt is named when the form is submitted, not when its run has failed."""
+    parameters = {"root": root, "recipe": recipe_values | keys} | change
     with launch.connected(server_url) as client, pytest.raises(PrefectHTTPStatusError) as refused:
-        launch.create_run(client, new_run_id(), {"root": root, "recipe": recipe_values} | change)
+        launch.create_run(client, new_run_id(), parameters)
     assert refused.value.response.status_code in (409, 422)
     assert said in refused.value.response.text
 
 
-def test_a_misspelt_parameter_or_key_of_a_form_fails_before_anything_runs(
+def test_an_override_with_a_misspelt_key_fails_before_anything_runs(
     server_url: str, root: str, recipe_values: dict[str, Any]
 ) -> None:
-    phase = recipe_values["train"]["phases"][0] | {"weigths": {"web": 1}}
-    wrong = recipe_values | {"train": {"phases": [phase]}}
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"recipe": wrong}, "train.phases[0].weigths: unknown key"),
-        ({"recipe": recipe_values, "form_stage": "mix"}, "form_stage"),
-    ]
+    wrong = recipe_values | {"select": {"by_source": {"web": {"max_drop_ration": 0.5}}}}
     with launch.connected(server_url) as client:
-        for change, said in cases:
-            state = launch.execute(client, launch.create_run(client, new_run_id(), {"root": root} | change))
-            assert state.is_failed()
-            assert said in str(state.message)
+        state = launch.execute(client, launch.create_run(client, new_run_id(), {"root": root, "recipe": wrong}))
+    assert state.is_failed()
+    assert "select.by_source.web.max_drop_ration: unknown key" in str(state.message)
     assert not list(Path(root).glob("ingest/*"))

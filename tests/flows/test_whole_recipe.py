@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from tokenizers import Tokenizer
 
 from flows import launch
@@ -115,6 +116,14 @@ def test_training_learnt_something_and_the_scores_say_so(whole: Whole) -> None:
     losses = whole.dataset("evaluate").extra["losses"]
     assert {row["source"] for row in losses} == {"all", "web", "code"}
     assert all(0 < row["bits_per_byte_after"] < row["bits_per_byte_before"] for row in losses)
+
+
+def test_the_dashboard_has_the_loss_curve_of_the_training_and_of_the_end(whole: Whole) -> None:
+    with launch.connected(whole.server_url) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["loss"])))
+        makers = [client.read_task_run(artifact.task_run_id).name for artifact in found if artifact.task_run_id]
+    assert {name.rpartition("-")[0] for name in makers} >= {"train", "report"}
+    assert all("data:image/svg+xml" in str(artifact.data) for artifact in found)
 
 
 def test_a_task_that_was_searched_for_has_scores(whole: Whole) -> None:

@@ -27,6 +27,16 @@ def test_segments_hold_each_line_once_in_order(store: Storage) -> None:
     assert lines == [{"event": "begin", "message": "fresh start"}, *(line_of(step) for step in (1, 2, 3))]
 
 
+def test_a_loss_that_is_not_finite_is_null(store: Storage) -> None:
+    """NaN is no JSON: who follows the training would stumble over the very step that matters."""
+    view = LiveView(store, "live", "a1")
+    view.add(line_of(1) | {"loss": float("nan"), "grad_norm": float("inf")})
+    view.close_segment()
+    line = store.read_bytes("live/a1-00001.jsonl")
+    assert b"NaN" not in line
+    assert [json.loads(line)[name] for name in ("loss", "grad_norm", "lr")] == [None, None, 0.5]
+
+
 def test_tensorboard_reads_the_segments_as_one_curve(store: Storage) -> None:
     view = LiveView(store, "live", "a1")
     for step in (1, 2, 3):

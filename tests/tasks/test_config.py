@@ -1,12 +1,13 @@
 """Overrides by source, canonical forms, neutral fields."""
 
 import math
-from typing import Self
+from typing import ClassVar, Self
 
 import pytest
+from prefect.utilities.schema_tools.validation import validate
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
 
-from tasks.config import canonical_json, check_by_source, fingerprint_of, for_source, merge, resolved
+from tasks.config import canonical_json, check_by_source, fingerprint_of, for_source, key_schema, merge, resolved
 from tasks.errors import ConfigError
 
 
@@ -80,3 +81,28 @@ def test_canonical_json_has_one_form() -> None:
 def test_a_value_without_canonical_form_is_an_error_with_its_path(value: object, path: str) -> None:
     with pytest.raises(ConfigError, match=path):
         canonical_json(value)
+
+
+class Recipe(BaseModel):
+    SHORT_KEYS: ClassVar[tuple[str, ...]] = ("size",)
+    stages: dict[str, StageConfig] = {}
+    pairs: tuple[Rule, ...] | None = None
+    after: str | Rule = ""
+
+
+@pytest.mark.parametrize(
+    ("values", "unknown"),
+    [
+        ({"size": 1, "stages": {"a": {"rule": {"limit": "short forms pass"}, "words": 5}}}, None),
+        ({"pairs": {"0": 5}, "after": "x"}, None),  # what models read otherwise is not judged
+        ({"pairs": [{"limit": 1}], "after": {"new": True}}, None),
+        ({"stages": {"a": {"by_source": {"web": {"anything": 1}}}}}, None),
+        ({"sizes": 1}, "sizes"),
+        ({"stages": {"a": {"rules": {"b": {"limmit": 1}}}}}, "limmit"),
+        ({"pairs": [{"limit": 1}, {"nwe": 1}]}, "nwe"),
+        ({"after": {"limits": 1}}, "limits"),
+    ],
+)
+def test_a_schema_of_keys_names_those_that_no_model_has(values: dict[str, JsonValue], unknown: str | None) -> None:
+    errors = validate(values, key_schema(Recipe))
+    assert [error.message.split("'")[1] for error in errors] == ([unknown] if unknown else [])

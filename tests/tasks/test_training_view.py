@@ -4,26 +4,27 @@ import json
 import re
 from dataclasses import replace
 from html import unescape
+from typing import Any
 
 import pyarrow as pa
 
 from model.job import Settings
+from tasks.live_training import read_curves
 from tasks.report import _written_page, dashboard_pages
 from tasks.runs import DatasetLine, RunRecord
 from tasks.train import train_phase
-from tasks.training_view import SHOWN_SAMPLES, loss_chart, read_decisions, read_training, read_written
+from tasks.training_view import SHOWN_SAMPLES, Curve, loss_chart, marks_of, read_written
 from tests.tasks.conftest import TrainedRun, phase_run
 
 RUN = "20260104-000000-dddd"
 
 
-def metrics_of(*phases: tuple[str, list[str]]) -> pa.Table:
+def curve_of(phase: str, actions: list[str], *decisions: dict[str, Any]) -> Curve:
     rows = [
-        {"phase": phase, "step": step, "tokens": step * 100, "loss": 3.0 - step / 100, "action": action}
-        for phase, actions in phases
+        {"step": step, "tokens": step * 100, "loss": 3.0 - step / 100, "action": action}
         for step, action in enumerate(actions, 1)
     ]
-    return pa.Table.from_pylist(rows)
+    return Curve.of(phase, pa.Table.from_pylist(rows), decisions)
 
 
 def labels_of(svg: str) -> list[str]:
@@ -31,24 +32,33 @@ def labels_of(svg: str) -> list[str]:
 
 
 def test_skips_roll_backs_levels_and_phases_are_marked() -> None:
-    metrics = metrics_of(("main", ["apply"] * 4 + ["skip"] + ["apply"] * 5), ("long", ["apply"] * 3))
-    decisions = {
-        "main": [
-            {"kind": "roll back", "step": 9, "to_step": 6, "bad_steps": [7, 8, 9]},
-            {"kind": "level shift", "step": 10, "to_step": None, "bad_steps": [10]},
-        ]
-    }
-    svg = loss_chart(metrics, decisions)
+    back = {"kind": "roll back", "step": 9, "to_step": 6, "bad_steps": [7, 8, 9]}
+    level = {"kind": "level shift", "step": 10, "to_step": None, "bad_steps": [10]}
+    curves = [
+        curve_of("main", ["apply"] * 4 + ["skip"] + ["apply"] * 5, back, level),
+        curve_of("long", ["apply"] * 3),
+    ]
+    svg = loss_chart(curves)
     assert labels_of(svg) == [
         "step 5: skipped", "step 9: roll back to step 6", "step 10: level shift", "phase long begins",
     ]  # fmt: skip
+    assert [mark.x for mark in marks_of(curves)] == [500, 600, 1000, 1000]
     places = [float(x) for x in re.findall(r'x1="([\d.]+)" x2="\1" y1="28"', svg)]
     assert places == sorted(places)
     assert svg.count("<polyline") == 2
-    assert labels_of(loss_chart(metrics_of(("main", ["apply"] * 3)), {"main": []})) == []
-    assert "nothing to draw" in loss_chart(None, {})
-    beginning = loss_chart(metrics, {"main": [decisions["main"][0] | {"to_step": 0}]})
-    assert "step 9: roll back to step 0" in labels_of(beginning)
+    assert labels_of(loss_chart([curve_of("main", ["apply"] * 3)])) == []
+    assert "nothing to draw" in loss_chart([])
+    beginning = curve_of("main", ["apply"] * 9, back | {"to_step": 0})
+    assert [(mark.x, mark.label) for mark in marks_of([beginning])] == [(0, "step 9: roll back to step 0")]
+
+
+def test_a_step_that_went_back_voids_what_came_after_it() -> None:
+    curve = curve_of("main", ["apply", "apply", "skip", "skip", "apply"])
+    curve.add(3, 300, None, "apply")  # a loss that is not finite has no place
+    curve.add(4, 400, 1.0, "skip")
+    assert curve.points == [(100, 2.99), (200, 2.98), (400, 1.0)]
+    assert [mark.label for mark in curve.marks] == ["step 4: skipped"]
+    assert curve.tokens == 400
 
 
 def test_what_the_model_wrote_is_read_from_the_live_view(trained_run: TrainedRun) -> None:
@@ -69,10 +79,8 @@ def test_what_the_model_wrote_is_read_from_the_live_view(trained_run: TrainedRun
     written = read_written(into.storage, record)
     assert [(event["step"], event["source"]) for event in written] == [(2, "web"), (4, "code"), (6, "web")]
     assert all(isinstance(event["prompt"], str) and event["prompt"] for event in written)
-    assert read_decisions(into.storage, record) == {"short": []}
-    metrics = read_training(into.storage, record)
-    assert metrics is not None
-    assert metrics.num_rows == 6
+    [curve] = read_curves(into.storage, record)
+    assert (curve.phase, curve.tokens, len(curve.points), curve.marks) == ("short", 6 * 8 * 64, 6, [])
 
     key = f"runs/{RUN}/live/train-short/zzz-00001.jsonl"  # a later attempt wrote at these steps again
     again = [
