@@ -50,7 +50,7 @@ Activation = Literal["swiglu", "gelu", "relu"]
 Initialization = Literal["gpt2", "normal", "current_depth", "fan_in", "small"]
 
 
-class ExpertsConfig(BaseModel, frozen=True, extra="forbid"):
+class ExpertsConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """Experts in the place of each MLP: a softmax router picks some per token, their gates are made to sum to 1."""
 
     count: int = Field(ge=2, le=1024, description="experts of a layer; each has the inner size mlp_width")
@@ -75,7 +75,7 @@ class ExpertsConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class ModelConfig(BaseModel, frozen=True, extra="forbid"):
+class ModelConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """A decoder-only pre-norm transformer. As it stands: RMSNorm, RoPE, grouped-query attention, SwiGLU, no biases."""
 
     SHORT_KEYS: ClassVar[tuple[str, ...]] = ("size",)  # read, and resolved into others

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -10,10 +10,12 @@ from model.architecture import ModelConfig
 from model.phases import PhaseConfig, spread_lengths
 
 
-class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
+class OptimizerConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """AdamW and what bounds a step; the values of GPT-3 and OLMo 2 unless noted."""
 
-    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="decay of the first and second moment")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        strict=False, default=(0.9, 0.95), description="decay of the first and second moment"
+    )
     eps: float = Field(
         default=1e-8, gt=0, description="added to the root of the second moment (OLMo 2 went from 1e-5 to this)"
     )
@@ -25,25 +27,21 @@ class OptimizerConfig(BaseModel, frozen=True, extra="forbid"):
         default=1e-4, ge=0, description="weight of mean logsumexp squared (PaLM): keeps logits from drifting"
     )
 
-    @model_validator(mode="after")
-    def _check_betas(self) -> Self:
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas {list(self.betas)} must lie in 0..1, 1 left out")
-        return self
 
-
-class StabilityConfig(BaseModel, frozen=True, extra="forbid"):
+class StabilityConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """When a step counts as bad, and what follows; see model/stability.py."""
 
     window_steps: int = Field(default=128, ge=2, description="applied steps that mean and deviation are taken over")
     min_window_steps: int = Field(default=64, ge=2, description="fewer of them: only what is not finite is bad")
     sigmas: float = Field(default=6.0, gt=0, description="loss and gradient norm both this far above the mean are bad")
-    min_sigma_ratio: float = Field(default=0.02, ge=0, description="least deviation, as a share of the mean")
+    min_sigma_ratio: float = Field(default=0.02, ge=0, le=1, description="least deviation, as a share of the mean")
     recent_steps: int = Field(default=10, ge=1, description="steps looked back on for trouble")
     max_bad_steps: int = Field(default=3, ge=0, description="bad ones among them that are only skipped")
     distance_steps: int = Field(default=20, ge=0, description="from the checkpoint gone back to, to the first bad step")
-    margin_steps: tuple[int, ...] = Field(
-        default=(5, 10, 20, 40), description="steps passed over after the last bad one, by attempt; empty: halt at once"
+    margin_steps: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        strict=False,
+        default=(5, 10, 20, 40),
+        description="steps passed over after the last bad one, by attempt; empty: halt at once",
     )
     calm_steps: int = Field(default=100, ge=0, description="gentler steps, from the first bad one on")
     calm_lr_factor: float = Field(default=0.5, gt=0, le=1, description="on the learning rate in these steps")
@@ -58,8 +56,6 @@ class StabilityConfig(BaseModel, frozen=True, extra="forbid"):
     def _check_windows(self) -> Self:
         if self.min_window_steps > self.window_steps:
             raise ValueError(f"min_window_steps {self.min_window_steps} exceeds window_steps {self.window_steps}")
-        if any(margin < 0 for margin in self.margin_steps):
-            raise ValueError(f"margin_steps {list(self.margin_steps)} must be 0 or more")
         return self
 
 
@@ -78,7 +74,7 @@ class PhaseRun(BaseModel, frozen=True, extra="forbid"):
     max_epochs: float = Field(default=4.0, gt=0, exclude=True)  # a guard: no part of any key
 
 
-class WeightsSource(BaseModel, frozen=True, extra="forbid"):
+class WeightsSource(BaseModel, frozen=True, extra="forbid", strict=True):
     """Weights that a training starts from."""
 
     path: str = Field(
@@ -86,10 +82,10 @@ class WeightsSource(BaseModel, frozen=True, extra="forbid"):
     )
 
 
-class TrainConfig(BaseModel, frozen=True, extra="forbid"):
+class TrainConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """Training as a recipe states it; the phases form a tree by `after`."""
 
-    phases: tuple[PhaseConfig, ...] = Field(min_length=1)
+    phases: tuple[PhaseConfig, ...] = Field(strict=False, min_length=1)
     initialize_from: WeightsSource | None = Field(
         default=None,
         description="weights and tokenizer to continue from, in the place of random ones and a trained one",

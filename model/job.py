@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, PositiveInt, field_validator
 
 from model.config import PhaseRun
 from model.order import DataOrder, Pack, slots_of
@@ -40,7 +40,7 @@ CACHE_BYTES = 1 << 30  # row groups held: a run of 64 groups of 4,096 tokens is 
 Status = Literal["finished", "stopped", "halted", "rolled back"]
 
 
-class Settings(BaseModel, frozen=True, extra="forbid"):
+class Settings(BaseModel, frozen=True, extra="forbid", strict=True):
     """How a phase is computed on this machine: decides speed and rounding, never rows, order or schedule."""
 
     micro_batch_rows: int = Field(default=8, ge=1, description="rows of one forward pass on one rank")
@@ -51,7 +51,9 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=None, ge=1, description="steps between two checkpoints, whatever the time"
     )
     keep_checkpoints: int = Field(default=3, ge=1, description="newest checkpoints that stay")
-    keep_steps: tuple[int, ...] = Field(default=(), description="steps whose checkpoints stay: other datasets use them")
+    keep_steps: tuple[PositiveInt, ...] = Field(
+        strict=False, default=(), description="steps whose checkpoints stay: other datasets use them"
+    )
     ranks: int | None = Field(default=None, ge=1, description="processes; None: the GPUs, else two where CPUs allow")
     threads: int | None = Field(default=None, ge=1, description="torch threads of each rank; None: cores / ranks")
     device: Literal["cpu", "cuda"] = "cpu"
@@ -69,8 +71,10 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         default=True,
         description="training goes on while a copy of weights and moments is written (12 bytes per parameter)",
     )
-    profile_steps: tuple[int, int] | None = Field(
-        default=None, description="first and last step of a torch profile, written below profiles/ of the dataset"
+    profile_steps: tuple[PositiveInt, PositiveInt] | None = Field(
+        strict=False,
+        default=None,
+        description="first and last step of a torch profile, written below profiles/ of the dataset",
     )
     cache_bytes: int = Field(default=CACHE_BYTES, ge=1, description="row groups of packs held in memory by each rank")
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 import xxhash
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from tasks.config import Several
 from tasks.errors import ConfigError, DataError
 from tasks.recipe_files import Format, check_path, format_of, read_recipe_file, read_rows, value_of
 from tasks.storage import Storage
@@ -30,13 +31,13 @@ NgramWords = Annotated[int, Field(ge=1, le=5, description="longest word n-gram")
 SampleBytes = Annotated[int, Field(gt=0, description="text to train on, shared equally by the sources")]
 
 
-class QualityConfig(BaseModel, frozen=True, extra="forbid"):
+class QualityConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """How much a document is like the positive sources rather than the negative ones (signal quality_score)."""
 
     path: ModelPath = None
     sha256: Sha256 = None
-    positive: tuple[str, ...] = Field(default=(), description="sources of good text, such as a reference corpus")
-    negative: tuple[str, ...] = Field(default=(), description="sources of ordinary text, such as a crawl")
+    positive: Several[str] = Field(default=(), description="sources of good text, such as a reference corpus")
+    negative: Several[str] = Field(default=(), description="sources of ordinary text, such as a crawl")
     sample_bytes: SampleBytes = 20_000_000
     ngram_words: NgramWords = 2
     buckets: Buckets = 1 << 20
@@ -52,29 +53,29 @@ class QualityConfig(BaseModel, frozen=True, extra="forbid"):
         return _check_artifact(self, "positive", "negative")
 
 
-class LabelledConfig(BaseModel, frozen=True, extra="forbid"):
+class LabelledConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """A labelled set: JSONL, CSV (both plain, gz, zst) or Parquet."""
 
     path: FilePath = Field(description="file: absolute, s3://..., {root}/... or recipe:name")
     format: Format | None = Field(default=None, description="jsonl, csv or parquet; by the file's name unless given")
     text: str = Field(default="text", description="column of the text")
     label: str = Field(default="label", description="column of the label")
-    positive: tuple[str | int | float | bool, ...] = Field(min_length=1, description="labels of toxic texts")
+    positive: Several[str | int | float | bool] = Field(min_length=1, description="labels of toxic texts")
 
 
-class WordListConfig(BaseModel, frozen=True, extra="forbid"):
+class WordListConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """A word list: one word or phrase per line, UTF-8."""
 
     path: FilePath = Field(description="file: absolute, s3://..., {root}/... or recipe:name")
 
 
-class ToxicityConfig(BaseModel, frozen=True, extra="forbid"):
+class ToxicityConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """Toxic text, from a labelled set (signal toxicity_score) and by word lists (signal num_listed_words)."""
 
     path: ModelPath = None
     sha256: Sha256 = None
     labelled: LabelledConfig | None = Field(default=None, description="the set to train on")
-    word_lists: tuple[WordListConfig, ...] = Field(default=(), description="lists whose entries are counted")
+    word_lists: Several[WordListConfig] = Field(default=(), description="lists whose entries are counted")
     ngram_words: NgramWords = 2
     buckets: Buckets = 1 << 18
 
@@ -86,12 +87,12 @@ class ToxicityConfig(BaseModel, frozen=True, extra="forbid"):
         return _check_artifact(self, "labelled")
 
 
-class PerplexityConfig(BaseModel, frozen=True, extra="forbid"):
+class PerplexityConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """How unexpected a document's words are to an n-gram model of the named sources (signal perplexity)."""
 
     path: ModelPath = None
     sha256: Sha256 = None
-    sources: tuple[str, ...] = Field(default=(), description="sources of text as it should be")
+    sources: Several[str] = Field(default=(), description="sources of text as it should be")
     sample_bytes: SampleBytes = 20_000_000
     order: int = Field(default=3, ge=1, le=5, description="longest n-gram; 4 and 5 double and triple the file")
     min_count: int = Field(default=2, ge=1, description="longest n-grams that are seen less often are left out")
@@ -106,7 +107,7 @@ class PerplexityConfig(BaseModel, frozen=True, extra="forbid"):
 AnyConfig = QualityConfig | ToxicityConfig | PerplexityConfig
 
 
-class ClassifiersConfig(BaseModel, frozen=True, extra="forbid"):
+class ClassifiersConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """The classifiers to train or to take; without any the stage does nothing."""
 
     quality: QualityConfig | None = Field(default=None, description="like good sources or like ordinary ones")

@@ -3,23 +3,35 @@
 A stage config is a frozen pydantic model beside the function that reads it. `by_source: {code: {...}}` lays other
 values over it for one source, `by_source: {code: {enabled: false}}` leaves the stage out there. A field whose
 `json_schema_extra` holds `{"neutral": value}` stays out of keys while it has that value, so that a new option that does
-nothing does not move every fingerprint.
+nothing does not move every fingerprint. Types are strict, as those of YAML are: true is no number, 5 no text; an int
+may stand for a float, and a list for a tuple (Several).
 """
 
 import difflib
 import hashlib
 import json
 import math
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, Strict, ValidationError
 from pydantic_core import ErrorDetails
 
 from tasks.errors import ConfigError
 
 Config = TypeVar("Config", bound=BaseModel)
+Value = TypeVar("Value")
+Several = Annotated[tuple[Value, ...], Strict(False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0)]
+Size = Annotated[int, Field(ge=1, le=1 << 40)]  # no offset overflows
 
 SHOWN_VALUE_CHARS = 120
+WANTED = {  # pydantic's name of a fault -> what the key takes, in words of YAML
+    "bool_type": "true or false",
+    "string_type": "text (in quotes, where YAML reads something else)",
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type"), "a mapping"),
+}
 MAX_INTEGER = 2**63 - 1  # what JSON readers, Parquet and databases hold
 
 
@@ -69,6 +81,16 @@ def check_overrides(config: Config, field: str, forbidden: tuple[str, ...]) -> C
     return config
 
 
+def check_order(config: Config) -> Config:
+    """For a model validator: no `min_...` lies above its `max_...`. Raises ValueError."""
+    for name in type(config).model_fields:
+        other = name.replace("min_", "max_", 1)
+        low, high = getattr(config, name), getattr(config, other, None)
+        if name != other and low is not None and high is not None and low > high:
+            raise ValueError(f"{name} {low:g} is above {other} {high:g}, so that nothing passes")
+    return config
+
+
 def explain(model: type[BaseModel], error: ValidationError) -> list[str]:
     """One line per fault: path of the key, what was got, what is allowed."""
     faults = error.errors()
@@ -82,7 +104,8 @@ def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
     # without tags of unions, and without the mark of a mapping's key, which stands there already
     for step in location:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
-    message = details["msg"].removeprefix("Value error, ")
+    wanted = WANTED.get(details["type"])
+    message = f"Input should be {wanted}" if wanted else details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
         allowed = _allowed_keys(model, location)
         close = difflib.get_close_matches(str(location[-1]), allowed, n=1)
@@ -92,7 +115,8 @@ def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
         return f"{path}: this key is required"
     if message.startswith(("by_source.", "by_language.")):
         return f"{path}.{message}" if path else message
-    got = repr(details["input"])
+    got = details["input"]
+    got = json.dumps(got) if got is None or isinstance(got, bool) else repr(got)
     shown = got if len(got) <= SHOWN_VALUE_CHARS else got[:SHOWN_VALUE_CHARS] + "..."
     is_whole = isinstance(details["input"], dict) and details["type"] == "value_error"  # the message names the value
     return f"{path or 'recipe'}: {message}" + ("" if is_whole else f" (got {shown})")

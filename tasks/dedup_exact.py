@@ -25,7 +25,7 @@ import xxhash
 from pydantic import BaseModel, Field, JsonValue, model_validator
 from pydantic.config import JsonDict
 
-from tasks.config import check_by_source, for_source
+from tasks.config import Several, check_by_source, for_source
 from tasks.dataset import Dataset, Workspace
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.exchange import (
@@ -95,7 +95,7 @@ LATEST = np.iinfo(np.int64).max
 LATEST_FIRST = [("date", "descending"), *(field for field in KEEPER_ORDER if field[0] != "date")]
 
 
-class ExactDedupConfig(BaseModel, frozen=True, extra="forbid"):
+class ExactDedupConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """Which documents count as the same, and which of them stays."""
 
     enabled: bool = Field(default=True, description="false: copy the documents through")
@@ -104,7 +104,7 @@ class ExactDedupConfig(BaseModel, frozen=True, extra="forbid"):
     priorities: dict[str, int] = Field(
         default={}, description="of the same text, the source with the higher number is kept; 0 where none is given"
     )
-    protected: tuple[str, ...] = Field(
+    protected: Several[str] = Field(
         default=(), description="sources that lose no document: others are dropped for them", json_schema_extra=NEUTRAL
     )
     lines: RepeatedPieces | None = Field(

@@ -33,7 +33,7 @@ ADDRESS = re.compile(r"[0-9.]+|\[.*\]")
 Hashes = NDArray[np.uint64]
 
 
-class DomainListConfig(BaseModel, frozen=True, extra="forbid"):
+class DomainListConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """One list."""
 
     path: Annotated[str, AfterValidator(check_path)] = Field(

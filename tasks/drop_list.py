@@ -27,7 +27,7 @@ NAME_HEX_DIGITS = 32
 Listed = dict[str, dict[str, dict[str, Any]]]  # source -> doc_id -> what else the list says
 
 
-class DropListConfig(BaseModel, frozen=True, extra="forbid"):
+class DropListConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """One drop list."""
 
     path: str = Field(description="JSONL file: absolute, s3://..., {root}/... or recipe:name")

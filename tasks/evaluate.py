@@ -25,6 +25,7 @@ import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from model.config import PhaseRun
+from tasks.config import Several
 from tasks.contamination import ancestors, status_of_file, status_of_sets
 from tasks.dataset import Dataset, Workspace
 from tasks.manifest import Manifest
@@ -62,13 +63,13 @@ SUMS = ("tokens", "bytes", "nats_before", "nats_after")
 SAMPLE_SCHEMA = pa.schema([pa.field("prompt", pa.string()), pa.field("text", pa.large_string())])
 
 
-class EvaluateConfig(BaseModel, frozen=True, extra="forbid"):
+class EvaluateConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """What is measured."""
 
     rows_per_source: int = Field(
         default=2048, ge=1, description="held-out rows measured, spread over a source's parts; all if there are fewer"
     )
-    evaluation_sets: tuple[str, ...] = Field(
+    evaluation_sets: Several[str] = Field(
         default=(), description="sets to report on beside those that decontamination knew"
     )
     tasks: dict[TaskName, TaskConfig] = Field(
@@ -76,7 +77,7 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid"):
         description="tasks to score: name as in lm-evaluation-harness -> file",
         json_schema_extra={"neutral": {}},
     )
-    prompts: tuple[str, ...] = Field(default=("The ", "def "), description="beginnings of the sampled texts")
+    prompts: Several[str] = Field(default=("The ", "def "), description="beginnings of the sampled texts")
     sampling: SamplingConfig = SamplingConfig()
 
 

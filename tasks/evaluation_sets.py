@@ -22,7 +22,7 @@ UNKNOWN_ANSWERS = ("", "-1", "None", "nan")  # how published test splits hide th
 Action = Literal["drop", "cut", "report"]
 
 
-class EvaluationSetConfig(BaseModel, frozen=True, extra="forbid"):
+class EvaluationSetConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """One evaluation set: its file, its columns, and what happens to documents that hold its items."""
 
     path: str = Field(

@@ -43,7 +43,7 @@ TOKENS_PER_ROW = 1024  # compared at most: logits of a long row at a large vocab
 logger = logging.getLogger(__name__)
 
 
-class ExportConfig(BaseModel, frozen=True, extra="forbid"):
+class ExportConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """What the exported weights look like."""
 
     enabled: bool = Field(

@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
 from tasks.cluster_sizes import CLUSTER_SIZE, sizes_by_part
-from tasks.config import check_by_source, for_source
+from tasks.config import Several, check_by_source, for_source
 from tasks.dataset import Dataset, Workspace
 from tasks.errors import ConfigError, DataError
 from tasks.keepers import PAIRS
 from tasks.manifest import Manifest
 from tasks.parts import Part, PartWriter, Receipt, Unit, documents_of, read_part
-from tasks.signal_table import check_number_signal
+from tasks.signal_table import SIGNAL_BY_NAME, check_number_signal
 from tasks.splits import MIX_SCHEMA, SPLITS, split_of
 from tasks.storage import Storage
 
@@ -37,11 +37,11 @@ RESULT_PACKAGES = ("xxhash",)
 UNMEASURED = "unmeasured"
 
 
-class BucketsConfig(BaseModel, frozen=True, extra="forbid"):
+class BucketsConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """How a source is divided: bucket i holds values from edge i-1 to below edge i."""
 
     signal: str = Field(description="a signal that is a number, or cluster_size: documents of a near-duplicate cluster")
-    edges: tuple[float, ...] = Field(min_length=1, max_length=100, description="rising; n edges make n + 1 buckets")
+    edges: Several[float] = Field(min_length=1, max_length=100, description="rising; n edges make n + 1 buckets")
 
     @field_validator("signal")
     @classmethod
@@ -59,10 +59,17 @@ class BucketsConfig(BaseModel, frozen=True, extra="forbid"):
     def _check_sizes(self) -> "BucketsConfig":
         if self.signal == CLUSTER_SIZE and (self.edges[0] < 2 or not all(edge.is_integer() for edge in self.edges)):
             raise ValueError(f"edges {list(self.edges)}: sizes of clusters are whole numbers, and 1 is the smallest")
+        signal = SIGNAL_BY_NAME.get(self.signal)
+        low, high = (signal.low, signal.high) if signal else (None, None)
+        if (low is not None and self.edges[0] <= low) or (high is not None and self.edges[-1] > high):
+            range_of = f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
+            raise ValueError(
+                f"edges {list(self.edges)}: {self.signal} is {range_of}, so that a bucket would stay empty"
+            )
         return self
 
 
-class MixConfig(BaseModel, frozen=True, extra="forbid"):
+class MixConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """How documents are split, and what the size table assumes."""
 
     held_out_ratio: float = Field(

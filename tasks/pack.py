@@ -44,7 +44,7 @@ REASONS = frozenset({"below_min_document_tokens"})
 TOKENIZER = "tokenizer.json"
 
 
-class PackConfig(BaseModel, frozen=True, extra="forbid"):
+class PackConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """How documents become rows."""
 
     strategy: Strategy = Field(

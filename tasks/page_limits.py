@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from tasks.config import Size
+
 # Elements of drawings: there, and only there, "<path/>" is closed. A page may hold thousands.
 DRAWN = re.compile(rb"<(?:path|circle|ellipse|rect|line|polygon|polyline|use|stop|g|animate|image)\b[^>]*/>", re.I)
 # A start tag as browsers read it: ">" inside a quoted value does not end it. Possessive, so linear in its length.
@@ -24,13 +26,13 @@ Refusal = Literal[
 ]  # fmt: skip
 
 
-class PageLimits(BaseModel, frozen=True, extra="forbid"):
+class PageLimits(BaseModel, frozen=True, extra="forbid", strict=True):
     """What a page may cost; a page beyond a limit is an error row with the limit's name."""
 
-    max_bytes: int = Field(default=8 << 20, ge=1, description="bytes of the page; Common Crawl cuts at 1 to 5 MB")
-    max_nodes: int = Field(default=200_000, ge=1, description="start tags of the page")
-    max_depth: int = Field(default=1_000, ge=1, description="nesting of tags (those without end tags not counted)")
-    max_attributes: int = Field(default=2_000, ge=1, description="attributes of one tag")
+    max_bytes: Size = Field(default=8 << 20, description="bytes of the page; Common Crawl cuts at 1 to 5 MB")
+    max_nodes: Size = Field(default=200_000, description="start tags of the page")
+    max_depth: Size = Field(default=1_000, description="nesting of tags (those without end tags not counted)")
+    max_attributes: Size = Field(default=2_000, description="attributes of one tag")
 
 
 @dataclass(frozen=True, slots=True)

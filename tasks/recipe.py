@@ -42,10 +42,11 @@ PATH_KEYS = frozenset(
     {"base", "path", "labels_path"}
 )  # keys whose values are places; relative ones are resolved when loading
 UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
-class PinConfig(BaseModel, frozen=True, extra="forbid"):
+class PinConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """Datasets taken as they are; nothing before them is computed. A reference is a fingerprint or a run id."""
 
     vocabulary: str | None = Field(default=None, description="tokenizer to use")
@@ -53,7 +54,7 @@ class PinConfig(BaseModel, frozen=True, extra="forbid"):
     train: str | None = Field(default=None, description="training dataset to evaluate and export")
 
 
-class Recipe(BaseModel, frozen=True, extra="forbid"):
+class Recipe(BaseModel, frozen=True, extra="forbid", strict=True):
     """From sources to model; one section per stage, in the order of the graph."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="lower-case letters, digits, hyphens")
@@ -212,7 +213,7 @@ def recipe_path(path: str | Path) -> Path:
 def read_yaml(path: Path) -> dict[str, JsonValue]:
     """A YAML mapping; a key given twice is an error. Raises ConfigError with line and column."""
     try:
-        values = _load_yaml(path.read_text(encoding="utf-8"), str(path))
+        values = _load_yaml(path.read_text(encoding="utf-8-sig"), str(path))
     except (UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(values, dict):
@@ -244,7 +245,7 @@ def _load_yaml(text: str, place: str) -> Any:
 
 
 class _OneOfEachKey(yaml.SafeLoader):
-    """A loader of plain values that refuses a mapping with the same key twice."""
+    """A loader of plain values that refuses a mapping with the same key twice, and knows 3e-4 as a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != MERGE_TAG]
@@ -252,6 +253,15 @@ class _OneOfEachKey(yaml.SafeLoader):
             if key in keys[:index]:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
+
+    def construct_exponent(self, node: yaml.ScalarNode) -> int | float:
+        """1e9 is whole; PyYAML takes a number without a dot for text (YAML 1.1), unlike JSON and YAML 1.2."""
+        value = float(node.value)
+        return int(value) if value.is_integer() else value
+
+
+_OneOfEachKey.add_implicit_resolver("!exponent", EXPONENT, list("-+.0123456789"))
+_OneOfEachKey.add_constructor("!exponent", _OneOfEachKey.construct_exponent)
 
 
 def _in_key_order(values: Any) -> Any:

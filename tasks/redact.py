@@ -19,7 +19,7 @@ import pyarrow as pa
 import xxhash
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
-from tasks.config import check_by_source, for_source
+from tasks.config import Several, check_by_source, for_source
 from tasks.dataset import Workspace
 from tasks.documents import DOCUMENT_SCHEMA, with_texts
 from tasks.ledger import Ledger
@@ -49,12 +49,12 @@ REPLACEMENTS: dict[Kind, tuple[str, ...]] = {
 Tally = dict[str, dict[str, Any]]  # per kind: matches, documents, samples
 
 
-class RedactConfig(BaseModel, frozen=True, extra="forbid"):
+class RedactConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """What counts as personal data and what stands in its place."""
 
     enabled: bool = Field(default=True, description="false: documents pass unchanged")
-    kinds: tuple[Kind, ...] = Field(default=KINDS, description="kinds of personal data to replace")
-    replacements: dict[Kind, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(
+    kinds: Several[Kind] = Field(default=KINDS, description="kinds of personal data to replace")
+    replacements: dict[Kind, Annotated[Several[str], Field(min_length=1)]] = Field(
         default=REPLACEMENTS, description="per kind, texts to choose from by the hash of the match; others keep theirs"
     )
     by_source: dict[str, dict[str, JsonValue]] = Field(default={}, description="other values for one source")

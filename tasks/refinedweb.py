@@ -26,19 +26,21 @@ def _checked(phrases: tuple[str, ...]) -> tuple[str, ...]:
 Phrases = Annotated[tuple[str, ...], AfterValidator(_checked)]
 
 
-class RefinedWebLines(BaseModel, frozen=True, extra="forbid"):
+class RefinedWebLines(BaseModel, frozen=True, extra="forbid", strict=True):
     """Which lines are cut, and which phrases from lines of few words."""
 
     max_upper_case_ratio: float | None = Field(
         default=0.5, ge=0, le=1, description="cut lines with a larger share of capitals among all characters; null: off"
     )
     cut_digits: bool = Field(default=True, description="cut lines of nothing but digits")
-    counters: Phrases = Field(default=COUNTERS, description="cut lines of a number and one of these; empty: off")
+    counters: Phrases = Field(
+        strict=False, default=COUNTERS, description="cut lines of a number and one of these; empty: off"
+    )
     min_words: int = Field(default=2, ge=0, description="cut lines of fewer words; 0: off")
     max_phrase_words: int = Field(default=10, ge=0, description="phrases are cut from lines of at most so many words")
-    phrases_at_start: Phrases = Field(default=("sign-in",), description="cut at the start of such a line")
-    phrases_at_end: Phrases = Field(default=("read more...", "read more…"), description="cut at its end")
-    phrases: Phrases = Field(default=("items in cart",), description="cut anywhere in it")
+    phrases_at_start: Phrases = Field(strict=False, default=("sign-in",), description="cut at the start of such a line")
+    phrases_at_end: Phrases = Field(strict=False, default=("read more...", "read more…"), description="cut at its end")
+    phrases: Phrases = Field(strict=False, default=("items in cart",), description="cut anywhere in it")
 
     @property
     def limits(self) -> dict[str, float]:

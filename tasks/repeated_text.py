@@ -51,7 +51,7 @@ Kind = Literal["lines", "paragraphs", "substrings"]
 KINDS: tuple[Kind, ...] = ("lines", "paragraphs", "substrings")
 
 
-class RepeatedPieces(BaseModel, frozen=True, extra="forbid"):
+class RepeatedPieces(BaseModel, frozen=True, extra="forbid", strict=True):
     """Which lines or paragraphs are cut."""
 
     min_documents: int = Field(default=6, ge=2, description="documents that must hold it, from which on it is cut")
@@ -59,7 +59,7 @@ class RepeatedPieces(BaseModel, frozen=True, extra="forbid"):
     keep_first: bool = Field(default=True, description="false: cut it from the first document too (boilerplate)")
 
 
-class RepeatedSubstrings(BaseModel, frozen=True, extra="forbid"):
+class RepeatedSubstrings(BaseModel, frozen=True, extra="forbid", strict=True):
     """Which runs of words are cut."""
 
     min_words: int = Field(default=50, ge=20, le=1_000, description="words that a repeated run has at least")

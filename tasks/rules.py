@@ -11,24 +11,24 @@ equal passes. `rules.weak` is the expression of that name (tasks/expressions.py)
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints, field_validator, model_validator
 
-from tasks.config import check_overrides, for_source, merge
+from tasks.config import Amount, Several, Share, check_order, check_overrides, for_source, merge
 from tasks.drop_list import DropListConfig
 from tasks.expressions import parse_expression
 from tasks.languages import check_language_code
 from tasks.signal_table import SIGNAL_BY_NAME
 
 
-class LanguageRules(BaseModel, frozen=True, extra="forbid"):
+class LanguageRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """Documents in the wanted languages."""
 
-    keep: tuple[str, ...] = Field(default=(), description="languages to keep, ISO 639 codes; empty: all")
-    min_language_score: float | None = Field(default=None, ge=0, le=1, description="lowest probability (FineWeb: 0.65)")
+    keep: Several[str] = Field(default=(), description="languages to keep, ISO 639 codes; empty: all")
+    min_language_score: Share | None = Field(default=None, description="lowest probability (FineWeb: 0.65)")
 
     @field_validator("keep")
     @classmethod
@@ -36,101 +36,109 @@ class LanguageRules(BaseModel, frozen=True, extra="forbid"):
         return tuple(check_language_code(code) for code in codes)
 
 
-class UrlRules(BaseModel, frozen=True, extra="forbid"):
+class UrlRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """What stands in the URL (signals.url names words and lists); the ledger names what was found. null: off."""
 
-    max_url_hard_words: float | None = Field(default=0, description="different words")
-    max_url_soft_words: float | None = Field(default=1, description="different words")
-    max_url_substrings: float | None = Field(default=0, description="different substrings")
-    max_url_listed_domains: float | None = Field(default=0, description="domains of the lists")
+    max_url_hard_words: Amount | None = Field(default=0, description="different words")
+    max_url_soft_words: Amount | None = Field(default=1, description="different words")
+    max_url_substrings: Amount | None = Field(default=0, description="different substrings")
+    max_url_listed_domains: Amount | None = Field(default=0, description="domains of the lists")
 
 
-class GopherQualityRules(BaseModel, frozen=True, extra="forbid"):
+class GopherQualityRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """Gopher, arXiv 2112.11446 section A.1.1. null switches a rule off."""
 
-    min_words: float | None = Field(default=50, description="words")
-    max_words: float | None = Field(default=100_000, description="words")
-    min_mean_word_chars: float | None = Field(default=3, description="characters")
-    max_mean_word_chars: float | None = Field(default=10, description="characters")
-    max_hash_ratio: float | None = Field(default=0.1, description="# per run")
-    max_ellipsis_ratio: float | None = Field(default=0.1, description="ellipses per run")
-    max_bullet_line_ratio: float | None = Field(default=0.9, description="share of lines")
-    max_ellipsis_line_ratio: float | None = Field(default=0.3, description="share of lines")
-    min_alphabetic_word_ratio: float | None = Field(default=0.8, description="share of runs")
-    min_stop_words: float | None = Field(default=2, description="different stop words")
+    min_words: Amount | None = Field(default=50, description="words")
+    max_words: Amount | None = Field(default=100_000, description="words")
+    min_mean_word_chars: Amount | None = Field(default=3, description="characters")
+    max_mean_word_chars: Amount | None = Field(default=10, description="characters")
+    max_hash_ratio: Amount | None = Field(default=0.1, description="# per run")
+    max_ellipsis_ratio: Amount | None = Field(default=0.1, description="ellipses per run")
+    max_bullet_line_ratio: Share | None = Field(default=0.9, description="share of lines")
+    max_ellipsis_line_ratio: Share | None = Field(default=0.3, description="share of lines")
+    min_alphabetic_word_ratio: Share | None = Field(default=0.8, description="share of runs")
+    min_stop_words: Amount | None = Field(default=2, description="different stop words")
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        return check_order(self)
 
 
-class GopherRepetitionRules(BaseModel, frozen=True, extra="forbid"):
+class GopherRepetitionRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """Gopher, table A1. null switches a rule off."""
 
-    max_duplicate_paragraph_ratio: float | None = Field(default=0.30, description="share of paragraphs")
-    max_duplicate_paragraph_char_ratio: float | None = Field(default=0.20, description="share of characters")
-    max_duplicate_line_ratio: float | None = Field(default=0.30, description="share of lines")
-    max_duplicate_line_char_ratio: float | None = Field(default=0.20, description="share of characters")
-    max_top_2gram_char_ratio: float | None = Field(default=0.20, description="share of characters")
-    max_top_3gram_char_ratio: float | None = Field(default=0.18, description="share of characters")
-    max_top_4gram_char_ratio: float | None = Field(default=0.16, description="share of characters")
-    max_duplicate_5gram_char_ratio: float | None = Field(default=0.15, description="share of characters")
-    max_duplicate_6gram_char_ratio: float | None = Field(default=0.14, description="share of characters")
-    max_duplicate_7gram_char_ratio: float | None = Field(default=0.13, description="share of characters")
-    max_duplicate_8gram_char_ratio: float | None = Field(default=0.12, description="share of characters")
-    max_duplicate_9gram_char_ratio: float | None = Field(default=0.11, description="share of characters")
-    max_duplicate_10gram_char_ratio: float | None = Field(default=0.10, description="share of characters")
+    max_duplicate_paragraph_ratio: Share | None = Field(default=0.30, description="share of paragraphs")
+    max_duplicate_paragraph_char_ratio: Share | None = Field(default=0.20, description="share of characters")
+    max_duplicate_line_ratio: Share | None = Field(default=0.30, description="share of lines")
+    max_duplicate_line_char_ratio: Share | None = Field(default=0.20, description="share of characters")
+    max_top_2gram_char_ratio: Amount | None = Field(default=0.20, description="share of characters")
+    max_top_3gram_char_ratio: Amount | None = Field(default=0.18, description="share of characters")
+    max_top_4gram_char_ratio: Amount | None = Field(default=0.16, description="share of characters")
+    max_duplicate_5gram_char_ratio: Share | None = Field(default=0.15, description="share of characters")
+    max_duplicate_6gram_char_ratio: Share | None = Field(default=0.14, description="share of characters")
+    max_duplicate_7gram_char_ratio: Share | None = Field(default=0.13, description="share of characters")
+    max_duplicate_8gram_char_ratio: Share | None = Field(default=0.12, description="share of characters")
+    max_duplicate_9gram_char_ratio: Share | None = Field(default=0.11, description="share of characters")
+    max_duplicate_10gram_char_ratio: Share | None = Field(default=0.10, description="share of characters")
 
 
-class C4Rules(BaseModel, frozen=True, extra="forbid"):
+class C4Rules(BaseModel, frozen=True, extra="forbid", strict=True):
     """C4, arXiv 1910.10683; its line rules are settings of the signals stage. null switches a rule off."""
 
-    max_lorem_ipsums: float | None = Field(default=0, description="occurrences of the phrase")
-    max_curly_brackets: float | None = Field(default=0, description="occurrences of {; null for code and mathematics")
-    min_sentences: float | None = Field(default=5, description="sentences")
+    max_lorem_ipsums: Amount | None = Field(default=0, description="occurrences of the phrase")
+    max_curly_brackets: Amount | None = Field(default=0, description="occurrences of {; null for code and mathematics")
+    min_sentences: Amount | None = Field(default=5, description="sentences")
 
 
-class FineWebRules(BaseModel, frozen=True, extra="forbid"):
+class FineWebRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """FineWeb, arXiv 2406.17557, thresholds of its published code. null switches a rule off."""
 
-    min_ended_line_ratio: float | None = Field(default=0.12, description="share of lines")
-    max_short_line_ratio: float | None = Field(default=0.67, description="share of lines")
-    max_repeated_line_char_ratio: float | None = Field(default=0.01, description="share (0.1 in the paper)")
-    max_newline_ratio: float | None = Field(default=0.3, description="newlines per word")
+    min_ended_line_ratio: Share | None = Field(default=0.12, description="share of lines")
+    max_short_line_ratio: Share | None = Field(default=0.67, description="share of lines")
+    max_repeated_line_char_ratio: Share | None = Field(default=0.01, description="share (0.1 in the paper)")
+    max_newline_ratio: Amount | None = Field(default=0.3, description="newlines per word")
 
 
-class RefinedWebRules(BaseModel, frozen=True, extra="forbid"):
+class RefinedWebRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """RefinedWeb, arXiv 2306.01116; its line rules are signals.refinedweb_lines, and this one needs them."""
 
-    max_edited_word_ratio: float | None = Field(default=0.05, description="share of words that its line rules cut")
+    max_edited_word_ratio: Share | None = Field(default=0.05, description="share of words that its line rules cut")
 
 
-class CodeRules(BaseModel, frozen=True, extra="forbid"):
+class CodeRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """Source code: StarCoder's rules (arXiv 2305.06161; the first three also Codex's), letters as NeMo Curator.
 
     Off unless a source asks for them. null switches a rule off.
     """
 
-    max_longest_line_chars: float | None = Field(default=1000, description="characters of the longest line")
-    max_mean_line_chars: float | None = Field(default=100, description="characters of a line, on average")
-    min_alphanumeric_ratio: float | None = Field(default=0.25, description="share of characters")
-    min_alphabetic_ratio: float | None = Field(default=0.25, description="share of characters")
-    max_generated_marks: float | None = Field(default=0, description="different marks of generated code")
-    max_xml_declarations: float | None = Field(default=0, description="1: XML stays")
-    min_lines: float | None = Field(default=None, description="lines (NeMo Curator: 10)")
-    max_lines: float | None = Field(default=None, description="lines (NeMo Curator: 20,000)")
+    max_longest_line_chars: Amount | None = Field(default=1000, description="characters of the longest line")
+    max_mean_line_chars: Amount | None = Field(default=100, description="characters of a line, on average")
+    min_alphanumeric_ratio: Share | None = Field(default=0.25, description="share of characters")
+    min_alphabetic_ratio: Share | None = Field(default=0.25, description="share of characters")
+    max_generated_marks: Amount | None = Field(default=0, description="different marks of generated code")
+    max_xml_declarations: Amount | None = Field(default=0, description="1: XML stays")
+    min_lines: Amount | None = Field(default=None, description="lines (NeMo Curator: 10)")
+    max_lines: Amount | None = Field(default=None, description="lines (NeMo Curator: 20,000)")
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        return check_order(self)
 
 
-class QualityRules(BaseModel, frozen=True, extra="forbid"):
+class QualityRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """The trained quality classifier (section classifiers.quality). Off by default."""
 
-    min_quality_score: float | None = Field(default=None, ge=0, le=1, description="lowest probability")
+    min_quality_score: Share | None = Field(default=None, description="lowest probability")
 
 
-class ToxicityRules(BaseModel, frozen=True, extra="forbid"):
+class ToxicityRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """The toxicity classifier and the word lists (section classifiers.toxicity). Off by default."""
 
-    max_toxicity_score: float | None = Field(default=None, ge=0, le=1, description="highest probability")
-    max_listed_words: float | None = Field(default=None, ge=0, description="occurrences of listed words")
+    max_toxicity_score: Share | None = Field(default=None, description="highest probability")
+    max_listed_words: Amount | None = Field(default=None, description="occurrences of listed words")
 
 
-class PerplexityRules(BaseModel, frozen=True, extra="forbid"):
+class PerplexityRules(BaseModel, frozen=True, extra="forbid", strict=True):
     """The n-gram model (section classifiers.perplexity). Off by default."""
 
     max_perplexity: float | None = Field(default=None, gt=0, description="highest perplexity per word")
@@ -192,7 +200,7 @@ RuleText = Annotated[str, AfterValidator(_checked)]
 EMPTY, ALL_CUT, LANGUAGE, OWN = "empty", "all_lines_cut", "language.keep", "rules."
 
 
-class SelectConfig(BaseModel, frozen=True, extra="forbid"):
+class SelectConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """Document rules: families, of which null leaves one out, and expressions."""
 
     enabled: bool = Field(default=True, description="false: documents pass as they are, and nothing is cut")
@@ -230,7 +238,7 @@ class SelectConfig(BaseModel, frozen=True, extra="forbid"):
     max_drop_ratio: float = Field(
         default=0.9, ge=0, le=1, description="stop when a source of 1,000 documents loses more; 1: never"
     )
-    drop_lists: tuple[DropListConfig, ...] = Field(
+    drop_lists: Several[DropListConfig] = Field(
         default=(),
         description="files that name documents to leave out, whatever the rules say; `basemill exclude` writes them",
         json_schema_extra={"neutral": []},

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, JsonValue, field_validator, model_validat
 
 from tasks.classifier_models import NO_MODELS, Models, load_models, model_files
 from tasks.code_heads import GENERATED_MARKS, scan_heads
-from tasks.config import check_by_source, for_source
+from tasks.config import Several, check_by_source, for_source
 from tasks.dataset import Workspace
 from tasks.domain_lists import FILE as DOMAINS
 from tasks.domain_lists import by_content, load_list
@@ -61,18 +61,18 @@ Column = NDArray[np.int64] | NDArray[np.float64]
 Measured = tuple[dict[str, Column], dict[str, NDArray[np.bool_]]]  # signals, and where they are not applied
 
 
-class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
+class SignalsConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """Line rules and settings of the measurements; thresholds that drop documents are select's."""
 
     enabled: bool = Field(default=True, description="false: nothing is measured, so no document rule applies")
     max_word_chars: int = Field(default=1000, ge=0, description="cut lines with a longer word; 0: off")
     require_end_marks: bool = Field(default=False, description="cut lines without an end mark (FineWeb: off)")
     min_line_words: int = Field(default=3, ge=0, description="cut lines of fewer words; 0: off")
-    cut_phrases: tuple[str, ...] = Field(
+    cut_phrases: Several[str] = Field(
         default=("javascript", *POLICY_PHRASES), description="cut lines that contain one of these, in any case"
     )
     cut_citations: bool = Field(default=True, description="cut [12], [edit] and [citation needed]")
-    stop_words: Annotated[tuple[str, ...], Field(max_length=62)] = Field(
+    stop_words: Annotated[Several[str], Field(max_length=62)] = Field(
         default=STOP_WORDS, description="words that running text has, case counts"
     )
     words: Literal["basemill", "datatrove"] = Field(
@@ -82,7 +82,7 @@ class SignalsConfig(BaseModel, frozen=True, extra="forbid"):
     cut_licence_headers: bool = Field(
         default=False, description="cut the licence header of source files", json_schema_extra={"neutral": False}
     )
-    generated_marks: tuple[str, ...] = Field(
+    generated_marks: Several[str] = Field(
         default=GENERATED_MARKS, description="what the head of generated code says, in lower case"
     )
     url: UrlConfig | None = Field(default=UrlConfig(), description="what is looked for in URLs; null: nothing")

@@ -31,7 +31,7 @@ OLMO_QUERY = re.compile(r"(.*?)\nChoose the best continuation:\n(.*)\nAnswer:", 
 OLMO_ENDING = re.compile(r"(?:^|\n) [A-Z]\. ")
 
 
-class TaskConfig(BaseModel, frozen=True, extra="forbid"):
+class TaskConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """One evaluation task: where its items are."""
 
     path: str = Field(

@@ -28,7 +28,7 @@ TOKENIZER_FILE = "tokenizer.json"  # of a vocabulary
 MAX_EXPONENT = 700.0  # e^709 is the largest double
 
 
-class SamplingConfig(BaseModel, frozen=True, extra="forbid"):
+class SamplingConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """How text is drawn from a model."""
 
     max_new_tokens: int = Field(default=100, ge=1, description="tokens after the prompt, at most")

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AfterValidator, BaseModel, Field
 
+from tasks.config import Several
 from tasks.domain_lists import DomainListConfig, Hashes, find_listed
 from tasks.hosts import host_of, readable_host
 
@@ -52,13 +53,17 @@ Words = Annotated[tuple[str, ...], AfterValidator(_checked_words)]
 Substrings = Annotated[tuple[str, ...], AfterValidator(_checked_substrings)]
 
 
-class UrlConfig(BaseModel, frozen=True, extra="forbid"):
+class UrlConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """What is looked for in URLs."""
 
-    hard_words: Words = Field(default=HARD_WORDS, description="words of which one is enough")
-    soft_words: Words = Field(default=SOFT_WORDS, description="words of which two different ones are enough")
-    substrings: Substrings = Field(default=SUBSTRINGS, description="found inside words too, across - and dots")
-    domain_lists: tuple[DomainListConfig, ...] = Field(default=(), description="files with one domain a line")
+    hard_words: Words = Field(strict=False, default=HARD_WORDS, description="words of which one is enough")
+    soft_words: Words = Field(
+        strict=False, default=SOFT_WORDS, description="words of which two different ones are enough"
+    )
+    substrings: Substrings = Field(
+        strict=False, default=SUBSTRINGS, description="found inside words too, across - and dots"
+    )
+    domain_lists: Several[DomainListConfig] = Field(default=(), description="files with one domain a line")
 
 
 def url_signals(

@@ -23,6 +23,7 @@ import xxhash
 from pydantic import BaseModel, Field, model_validator
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from tasks.config import Amount, Several
 from tasks.dataset import Dataset, Workspace
 from tasks.encoding import token_bytes, vocabulary_size
 from tasks.errors import ConfigError, DataError
@@ -56,13 +57,13 @@ MODEL_SCHEMA = pa.schema([pa.field("name", pa.string()), pa.field("data", pa.lar
 logger = logging.getLogger(__name__)
 
 
-class SpecialTokens(BaseModel, frozen=True, extra="forbid"):
+class SpecialTokens(BaseModel, frozen=True, extra="forbid", strict=True):
     """Tokens that stand for structure, never for text."""
 
     bos: str = Field(default="<|bos|>", min_length=1, description="Opens every document; never a training target")
     eos: str = Field(default="<|eos|>", min_length=1, description="Closes every document; generation stops at it")
     pad: str = Field(default="<|pad|>", min_length=1, description="Fills the end of a row; never a training target")
-    more: tuple[str, ...] = Field(default=(), description="Further tokens kept free for later (chat roles, tools)")
+    more: Several[str] = Field(default=(), description="Further tokens kept free for later (chat roles, tools)")
 
     @model_validator(mode="after")
     def _check(self) -> "SpecialTokens":
@@ -72,15 +73,17 @@ class SpecialTokens(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class VocabularyConfig(BaseModel, frozen=True, extra="forbid"):
+class VocabularyConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """What the tokenizer is trained on, and how large it is."""
 
-    size: int = Field(default=32_768, le=1 << 20, description="Entries, special tokens included (4,096 to 262,144)")
+    size: int = Field(
+        default=32_768, ge=1, le=1 << 20, description="Entries, special tokens included (4,096 to 262,144)"
+    )
     sample_bytes: int = Field(
         default=200_000_000, gt=0, description="UTF-8 bytes to train on; more than some hundred MB changes few merges"
     )
     held_out_bytes: int = Field(default=1_000_000, gt=0, description="UTF-8 bytes per source for the report")
-    sample_weights: dict[str, float] = Field(
+    sample_weights: dict[str, Amount] = Field(
         default={}, description="Share of the sample by source; empty: by the size of the sources"
     )
     pattern: Literal["cl100k", "gpt2"] = Field(
@@ -93,8 +96,6 @@ class VocabularyConfig(BaseModel, frozen=True, extra="forbid"):
         least = NUM_BYTES + 3 + len(self.special_tokens.more)
         if self.size < least:
             raise ValueError(f"size {self.size}: at least {least} are needed (256 bytes and the special tokens)")
-        if any(weight < 0 for weight in self.sample_weights.values()):
-            raise ValueError(f"sample_weights {self.sample_weights}: no weight may be negative")
         if self.sample_weights and not sum(self.sample_weights.values()):
             raise ValueError("sample_weights sum to nothing: give one source a weight, or leave them out")
         return self

@@ -8,7 +8,7 @@ from tasks.evaluation_sets import CANARY_SET, EvaluationSetConfig
 PER_SOURCE = ("action", "min_overlap")  # of a set: what its files hold is the same for all sources
 
 
-class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
+class DecontaminateConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """Against what documents are decontaminated, and how."""
 
     enabled: bool = Field(default=True, description="false: documents pass unchanged")

@@ -17,7 +17,7 @@ from typing import Self
 from pydantic import BaseModel, Field, JsonValue, model_validator
 from pydantic.config import JsonDict
 
-from tasks.config import check_by_source, for_source
+from tasks.config import Several, check_by_source, for_source
 from tasks.dataset import Workspace
 from tasks.dedup_near.candidates import connect
 from tasks.dedup_near.index import SIGNATURES, index_parts
@@ -32,7 +32,7 @@ REASONS = frozenset([REASON])
 NEUTRAL: JsonDict = {"neutral": []}
 
 
-class NearDedupConfig(BaseModel, frozen=True, extra="forbid"):
+class NearDedupConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """How alike two documents must be, and which of them stays. Shingles and bands are fixed (candidates.py)."""
 
     enabled: bool = Field(default=True, description="false: copy the documents through")
@@ -42,11 +42,11 @@ class NearDedupConfig(BaseModel, frozen=True, extra="forbid"):
     priorities: dict[str, int] = Field(
         default={}, description="of near duplicates, the source with the higher number is kept; 0 where none is given"
     )
-    protected: tuple[str, ...] = Field(
+    protected: Several[str] = Field(
         default=(), description="sources that lose no document: others are dropped for them", json_schema_extra=NEUTRAL
     )
-    index: tuple[str, ...] = Field(
-        default=(), json_schema_extra=NEUTRAL,
+    index: Several[str] = Field(
+default=(), json_schema_extra=NEUTRAL,
         description="runs, or datasets of this stage, whose documents are there already: what is like them goes",
     )  # fmt: skip
     max_dropped_ratio: float = Field(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from tasks.config import fingerprint_of
+from tasks.config import Several, Size, fingerprint_of
 from tasks.errors import ConfigError, DataError
 from tasks.extract import ExtractorName
 from tasks.page_limits import PageLimits
@@ -29,12 +29,12 @@ HASH_THREADS = 4
 SETTLED_SECONDS = 2.0  # the coarsest clock of a file system in use (FAT)
 
 
-class SourceConfig(BaseModel, frozen=True, extra="forbid"):
+class SourceConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """One source: where its files are, and how they are read."""
 
     base: str = Field(min_length=1, description="folder or s3://bucket/prefix; {root}/... lies in the storage root")
-    include: tuple[str, ...] = Field(default=("**",), description="globs of relative keys; ** crosses folders")
-    exclude: tuple[str, ...] = Field(default=(), description="globs of relative keys left out")
+    include: Several[str] = Field(default=("**",), description="globs of relative keys; ** crosses folders")
+    exclude: Several[str] = Field(default=(), description="globs of relative keys left out")
     priority: int = Field(default=0, description="whose copy of a duplicate stays: the higher number first")
     format: Format = Field(default="auto", description="auto: by the file's name; text: one document per file")
     text_key: str = Field(default="text", description="field or column of the text; a.b reaches into objects")
@@ -46,8 +46,10 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
         description="HTML to text: trafilatura is more precise, resiliparse 8 times as fast, none keeps the HTML",
     )
     limits: PageLimits = Field(default=PageLimits(), description="what one page may cost")
-    namespaces: tuple[int, ...] = Field(default=(0,), description="of a MediaWiki dump; 0: articles")
-    max_record_bytes: int = Field(default=256 << 20, ge=1, description="longer records are refused (too_large)")
+    namespaces: Several[Annotated[int, Field(ge=0)]] = Field(
+        default=(0,), description="of a MediaWiki dump; 0: articles"
+    )
+    max_record_bytes: Size = Field(default=256 << 20, description="longer records are refused (too_large)")
     on_damage: Literal["keep", "fail"] = Field(
         default="keep", description="keep: a damaged file gives what it still holds, and is counted; fail: stop"
     )
@@ -61,11 +63,11 @@ class SourceConfig(BaseModel, frozen=True, extra="forbid"):
         return self.model_copy(update={"base": "-", "include": ("**",), "exclude": (), "priority": 0})
 
 
-class IngestConfig(BaseModel, frozen=True, extra="forbid"):
+class IngestConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """All sources of a recipe, and how much raw data makes a part."""
 
     sources: dict[SourceName, SourceConfig] = Field(min_length=1, description="name of the source: its settings")
-    part_bytes: int = Field(default=128 << 20, ge=1024, description="raw bytes of one part, about")
+    part_bytes: Size = Field(default=128 << 20, ge=1024, description="raw bytes of one part, about")
 
     def reading(self) -> "IngestConfig":
         """Itself with the sources' `reading`: what decides the documents, given the files."""

@@ -169,7 +169,7 @@ def test_an_accepted_level_begins_anew() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"min_window_steps": 200}, "exceeds window_steps"), ({"margin_steps": [5, -1]}, "must be 0 or more")],
+    [({"min_window_steps": 200}, "exceeds window_steps"), ({"margin_steps": [5, -1]}, "greater than or equal to 0")],
 )
 def test_wrong_settings_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

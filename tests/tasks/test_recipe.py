@@ -43,12 +43,12 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
         {"select": {"by_source": {"code": {"gopher_quality": {"min_wrods": 1}}}}},
         ["select.by_source.code.gopher_quality.min_wrods: unknown key", "did you mean 'min_words'?"],
     ),
-    ({"signals": {"by_source": {"web": 3}}}, ["signals.by_source.web", "dictionary", "3"]),
+    ({"signals": {"by_source": {"web": 3}}}, ["signals.by_source.web: Input should be a mapping (got 3)"]),
     ({"ingest": {"sources": {"web": {"bsae": "/"}}}}, ["ingest.sources.web.base: this key is required", "did you"]),
     ({"train": phases({"sequence_lenght": 8})}, ["train.phases[0].sequence_lenght", "did you mean 'sequence_length'?"]),
     ({"train": phases({"batch": [{"from_token": 0}]})}, ["train.phases[0].batch[0].from_token: ", "from_tokens"]),
     ({"select": {1: 2}}, ["select[1]", "strings"]),
-    ({"select": None}, ["select", "None"]),
+    ({"select": None}, ["select: Input should be a mapping (got null)"]),
     ({"train": {}}, ["train.phases: this key is required"]),
     ({"train": {"phases": []}}, ["train.phases", "at least 1"]),
     # values
@@ -107,8 +107,8 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
     # weights and sources
     ({"train": phases({"weights": {"web": 0, "code": 0}})}, ["train.phases[0].weights", "0.0", "above 0"]),
     ({"train": phases({"weights": {}})}, ["train.phases[0].weights", "{} sum to nothing"]),
-    ({"train": phases({"weights": {"web": -1, "code": 2}})}, ["train.phases[0].weights", "-1.0", "'web'", "0 or more"]),
-    ({"train": phases({"weights": {"web": float("nan")}})}, ["train.phases[0].weights", "nan", "finite"]),
+    ({"train": phases({"weights": {"web": -1, "code": 2}})}, ["train.phases[0].weights.web", "equal to 0 (got -1)"]),
+    ({"train": phases({"weights": {"web": float("nan")}})}, ["train.phases[0].weights.web", "finite", "nan"]),
     ({"select": {"quality": {"min_quality_score": 0.3}}}, ["select: nothing measures signal quality_score"]),
     ({"select": {"by_source": {"web": {"by_language": {"de": {"rules": {"a": "perplexity > 9"}}}}}}},
      ["nothing measures signal perplexity"]),
@@ -191,6 +191,12 @@ def test_bad_yaml_is_named_with_its_place(tmp_path: Path, text: bytes, message: 
     assert str(path) in str(raised.value)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    path = tmp_path / "marked.yaml"
+    path.write_bytes(b"\xef\xbb\xbfname: a\n")
+    assert read_yaml(path) == {"name": "a"}
+
+
 def test_a_merge_key_may_be_overridden(tmp_path: Path) -> None:
     """`<<` gives defaults: the same key beside it is no second one."""
     path = tmp_path / "merged.yaml"
@@ -207,6 +213,7 @@ def test_a_merge_key_may_be_overridden(tmp_path: Path) -> None:
         (" a.b = text", {"a": {"b": "text"}}),
         ("a=x=y", {"a": "x=y"}),
         ("a=null", {"a": None}),
+        ("a=[3e-4, 1E9, -.5e1, 2.5e+0, '1e9']", {"a": [3e-4, 1_000_000_000, -5, 2.5, "1e9"]}),  # as in JSON
         ("a=", {"a": None}),
     ],
 )
