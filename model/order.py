@@ -117,6 +117,13 @@ def next_positions(position: int, rows: int, skips: Sequence[tuple[int, int]]) -
     return np.concatenate([*taken, np.arange(position, position + rows, dtype=np.int64)])
 
 
+def no_text(phase: str, empty: Sequence[str]) -> str:
+    """What is wrong where weights name sub-sources that are empty."""
+    return (
+        f"phase {phase}: weights name {', '.join(empty)}, which has no text to train on; give it weight 0 or more text"
+    )
+
+
 class DataOrder:
     """The order of one phase. `used` holds c_s by pack key: ordinals that earlier phases drew from the same pack."""
 
@@ -135,7 +142,7 @@ class DataOrder:
             )
         self.packs = [by_source[source] for source in sorted(slots)]
         if empty := [pack.source for pack in self.packs if pack.rows == 0]:
-            raise ValueError(f"phase {phase}: the packs of {empty} hold no rows; give them weight 0 or more text")
+            raise ValueError(no_text(phase, empty))
         self.seed, self.phase = seed, phase
         self.slots = np.array([slots[pack.source] for pack in self.packs], dtype=np.int64)
         self.used = np.array([(used or {}).get(pack.key, 0) for pack in self.packs], dtype=np.int64)

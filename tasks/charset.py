@@ -19,6 +19,7 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+WIDE_MARKS = (*BYTE_ORDER_MARKS[1:], *(('{"'.encode(charset), charset) for charset in ("utf-16-le", "utf-16-be")))
 META_BYTES = 4096  # the standard says 1024; real pages put it later
 META_CHARSET = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 DETECT_BYTES = 1 << 16
@@ -51,6 +52,14 @@ def decode_bytes(data: bytes, label: str | None = None, *, is_html: bool = False
         if (text := _strict(data, charset)) is not None:
             return Decoded(text, charset)
     return _guess(data, charsets)
+
+
+def wide_charset(head: bytes) -> str | None:
+    """UTF-16 or UTF-32 where a text begins with its mark, or as a JSON object does in UTF-16; None for others.
+
+    Lines of such a text can't be told by their bytes.
+    """
+    return next((charset for mark, charset in WIDE_MARKS if head.startswith(mark)), None)
 
 
 def known_charset(label: str) -> str | None:

@@ -21,6 +21,7 @@ from tasks.kernels.buffers import text_buffers
 from tasks.kernels.kneser_ney import estimate, hash_table, log_perplexities
 from tasks.kernels.linear import find_buckets, texts_per_bucket, train_weights
 from tasks.kernels.words import Words, hash_words
+from tasks.recipe_files import unmarked
 
 FOLDS, REPORTED, CALIBRATED = 10, 0, 5
 MIN_TEXTS = 20  # of a class, so that two stand in each small fold
@@ -106,8 +107,8 @@ def join_word_lists(lists: Sequence[bytes]) -> tuple[bytes, dict[str, Any]]:
     entries = []
     for number, data in enumerate(lists):
         try:
-            entries += [line.strip() for line in data.decode("utf-8-sig").splitlines()]
-        except UnicodeDecodeError as error:
+            entries += [line.strip() for line in unmarked(data).decode().splitlines()]
+        except ValueError as error:
             raise DataError(f"classifiers.toxicity.word_lists[{number}]: no UTF-8 text ({error})") from error
     entries = sorted({entry for entry in entries if entry})
     counts = np.diff(_words(pa.array(entries, pa.large_string())).bounds) - 1

@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 Several = Annotated[tuple[Value, ...], Strict(False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Amount = Annotated[float, Field(ge=0)]
-Size = Annotated[int, Field(ge=1, le=1 << 40)]  # no offset overflows
+Size = Annotated[int, Field(ge=1, le=1 << 48)]  # no offset overflows
 
 SHOWN_VALUE_CHARS = 120
 WANTED = {  # pydantic's name of a fault -> what the key takes, in words of YAML

@@ -23,7 +23,7 @@ from tasks.dataset import Dataset, Workspace
 from tasks.errors import ConfigError, DataError
 from tasks.hosts import canonical_host
 from tasks.parts import Part, read_published_file
-from tasks.recipe_files import check_path, decompressed, read_recipe_file
+from tasks.recipe_files import check_path, decompressed, read_recipe_file, unmarked
 from tasks.storage import Storage
 
 RESULT_PACKAGES = ("xxhash",)
@@ -99,7 +99,7 @@ class NamedList:
 def read_domains(data: bytes, place: str) -> Hashes:
     """The sorted hashes of a list's domains. Raises DataError with the line that is none, or when there are none."""
     try:
-        lines = decompressed(data).decode("utf-8-sig").splitlines()
+        lines = unmarked(decompressed(data)).decode().splitlines()
     except (ValueError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"{place}: no text in UTF-8, plain, gz or zst: {error}") from error
     domains = set()

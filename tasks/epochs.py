@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import BaseModel
 
 from model.checkpoint_files import read_state
-from model.order import BLOCK_SLOTS, slots_of
+from model.order import BLOCK_SLOTS, no_text, slots_of
 from model.phases import ForkConfig
 from model.schedule import rows_of_phase
 from tasks.errors import ConfigError
@@ -60,7 +60,8 @@ def mixture_of(
         if stage == "fork":
             forks.append(manifest)
         elif stage == "mix":
-            estimated = {name: splits["train"]["estimated_tokens"] for name, splits in manifest.extra["sizes"].items()}
+            sizes = {name: splits["train"] for name, splits in manifest.extra["sizes"].items()}
+            estimated = {name: max(size["estimated_tokens"], size["documents"]) for name, size in sizes.items()}
         elif (request := manifest.config["request"])["split"] == "train":
             key = request["source"], request["sequence_length"], request.get("min_document_tokens", 0)
             packed[key], names[key] = manifest.extra["tokens"], f"{key[0]}:{manifest.digest}"
@@ -117,8 +118,15 @@ def mixture_lines(
 
 
 def check_repeats(recipe: Recipe, lines: Iterable[MixtureLine]) -> None:
-    """Raises ConfigError where packed text is read above `train.max_epochs` times; estimates only warn."""
+    """Raises ConfigError where there is no text, or where packed text is read above `train.max_epochs` times.
+
+    Estimates only warn: of no document there is no token.
+    """
     places = {phase.name: index for index, phase in enumerate(recipe.train.phases)}
+    lines = list(lines)
+    for phase in places:
+        if empty := [line.source for line in lines if line.phase == phase and line.available == 0]:
+            raise ConfigError(f"train: {no_text(phase, empty)}")
     for line in lines:
         limit = recipe.train.max_epochs
         if line.is_estimate or not line.available or line.drawn <= limit * line.available:
@@ -134,7 +142,7 @@ def check_repeats(recipe: Recipe, lines: Iterable[MixtureLine]) -> None:
 
 def _warning(epochs: float | None, available: int | None, max_epochs: float) -> str:
     if available == 0:
-        return "no text to train on"
+        return "no text to train on: training will refuse"
     if epochs is not None and epochs > max_epochs:
         return f"above train.max_epochs {max_epochs:g}: training will refuse"
     return f"above {MANY_EPOCHS:g}: repeats gain little" if epochs is not None and epochs > MANY_EPOCHS else ""

@@ -29,6 +29,7 @@ from tasks.import_weights import read_model
 from tasks.ingest import IngestConfig
 from tasks.mixture import MixConfig, divided_by, sub_sources
 from tasks.pack import PackConfig
+from tasks.recipe_files import unmarked
 from tasks.redact import RedactConfig
 from tasks.rules import SelectConfig
 from tasks.signals import SignalsConfig
@@ -213,8 +214,8 @@ def recipe_path(path: str | Path) -> Path:
 def read_yaml(path: Path) -> dict[str, JsonValue]:
     """A YAML mapping; a key given twice is an error. Raises ConfigError with line and column."""
     try:
-        values = _load_yaml(path.read_text(encoding="utf-8-sig"), str(path))
-    except (UnicodeDecodeError, OSError) as error:
+        values = _load_yaml(unmarked(path.read_bytes()).decode(), str(path))
+    except (ValueError, OSError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: a recipe is a mapping of sections, not {type(values).__name__}")

@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.charset import wide_charset
 from tasks.errors import ConfigError, DataError, StorageError
 from tasks.storage import Storage
 
@@ -71,11 +73,11 @@ def read_rows(data: bytes, kind: Format, place: str) -> Iterator[dict[str, Any]]
             yield from pq.read_table(io.BytesIO(plain)).to_pylist()
         elif kind == "csv":
             csv.field_size_limit(MAX_CSV_FIELD_BYTES)
-            yield from csv.DictReader(io.StringIO(plain.decode("utf-8-sig"), newline=""))
+            yield from csv.DictReader(io.StringIO(unmarked(plain).decode(), newline=""))
         elif kind == "text":
-            yield from ({"text": line.rstrip("\r")} for line in plain.decode("utf-8-sig").split("\n") if line.strip())
+            yield from ({"text": line.rstrip("\r")} for line in unmarked(plain).decode().split("\n") if line.strip())
         else:
-            yield from (orjson.loads(line) for line in plain.splitlines() if line.strip())
+            yield from (orjson.loads(line) for line in unmarked(plain).splitlines() if line.strip())
     except (pa.ArrowException, ValueError, csv.Error, zlib.error, EOFError, OSError) as error:
         raise DataError(f"{place}: the file is no valid {kind}: {error}") from error
 
@@ -89,6 +91,13 @@ def value_of(row: Any, column: str, place: str) -> Any:
             raise DataError(f"{place} has no column {column!r}; it has: {has}")
         value = value[step]
     return value
+
+
+def unmarked(data: bytes) -> bytes:
+    """A text in UTF-8 without its byte order mark. Raises ValueError for one in UTF-16 or UTF-32."""
+    if charset := wide_charset(data):
+        raise ValueError(f"it is in {charset.upper()}; write it in UTF-8")
+    return data.removeprefix(BOM_UTF8)
 
 
 def decompressed(data: bytes) -> bytes:

@@ -11,7 +11,7 @@ from tasks.charset import Decoded
 
 ErrorReason = Literal[
     # the file
-    "truncated", "corrupt_member", "corrupt_record", "corrupt_file", "binary",
+    "truncated", "corrupt_member", "corrupt_record", "corrupt_file", "binary", "wide_charset",
     # the record
     "invalid_json", "not_object", "missing_text", "wrong_type", "empty", "too_large", "bad_http",
     # the page

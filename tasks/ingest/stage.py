@@ -11,6 +11,7 @@ from typing import get_args
 import pyarrow as pa
 from pydantic import BaseModel, Field
 
+from tasks.charset import wide_charset
 from tasks.dataset import Dataset, Workspace
 from tasks.documents import DOCUMENT_SCHEMA, document_id, meta_json
 from tasks.errors import DataError
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 RESULT_PACKAGES = ("pyarrow", "orjson", "fastwarc", "zstandard")
 
 REASONS = frozenset(get_args(ErrorReason) + get_args(EditReason))
-DAMAGES = frozenset({"truncated", "corrupt_member", "corrupt_record", "corrupt_file"})
+DAMAGES = frozenset({"truncated", "corrupt_member", "corrupt_record", "corrupt_file", "wide_charset"})
 
 
 class PartConfig(BaseModel, frozen=True, extra="forbid"):
@@ -111,6 +112,8 @@ def read_range(place: Storage, key: str, start: int, end: int | None, config: So
         if kind == "parquet":
             yield from read_parquet(file, start, end, config)
         elif kind in ("jsonl", "lines"):
+            if start and wide_charset(file.read(4)):
+                return  # said where the file begins
             # one byte earlier: a line begins at `start` only where a line feed stands before it
             pieces = read_pieces(file, max(0, start - 1))
             lines = read_lines(pieces, start, end, config.max_record_bytes)

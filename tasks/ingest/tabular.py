@@ -4,6 +4,7 @@ Positions: the byte offset of the line in the uncompressed stream; the row numbe
 """
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -13,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.charset import Decoded, decode_bytes
+from tasks.charset import Decoded, decode_bytes, wide_charset
 from tasks.ingest.records import Outcome, Outcomes, Record, Rejected, Skipped, note_decoding
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import Damage, Pieces
@@ -21,7 +22,6 @@ from tasks.ingest.streams import Damage, Pieces
 BATCH_BYTES = 16 << 20  # of a row group, decoded at once
 BATCH_ROWS = 1_024
 SHOWN_BYTES = 120  # of a bad line, in its ledger row
-UTF8_MARK = b"\xef\xbb\xbf"
 MISSING = object()
 
 
@@ -68,6 +68,13 @@ def _joined(pieces: list[bytes], size: int, limit_bytes: int) -> bytes | None:
     return b"".join(pieces) if size <= limit_bytes else None
 
 
+def wide_lines(charset: str) -> Rejected:
+    """A file of lines in UTF-16 or UTF-32; none of them is read."""
+    name = charset.upper()
+    error = f"{name}: lines must be UTF-8; convert the file with: iconv -f {name[:-3]}{name[-2:]} -t UTF-8"
+    return Rejected("0:damage", "wide_charset", {"charset": charset, "error": error})
+
+
 def outcomes_of_lines(lines: Iterator[Line], config: SourceConfig, *, is_json: bool) -> Outcomes:
     """Records of JSONL, or one record per plain line."""
     for line in lines:
@@ -77,7 +84,12 @@ def outcomes_of_lines(lines: Iterator[Line], config: SourceConfig, *, is_json: b
         elif line.data is None:
             yield Rejected(position, "too_large", value=line.size, threshold=config.max_record_bytes)
         else:
-            data = line.data.removeprefix(UTF8_MARK) if line.offset == 0 else line.data
+            data = line.data
+            if line.offset == 0:
+                if charset := wide_charset(data):
+                    yield wide_lines(charset)
+                    return
+                data = data.removeprefix(BOM_UTF8)
             if not data.strip():
                 yield Skipped("blank_line")
             else:

@@ -164,6 +164,22 @@ def test_plan_shows_what_weights_draw_and_how_often(call: Call, recipe_path: Pat
     assert next(line for line in lines if line["stage"] == "mix")["verdict"] == "run"
 
 
+def test_weights_on_a_bucket_that_is_empty_are_refused_where_it_is_known(
+    call: Call, recipe_path: Path, first: RunRecord
+) -> None:
+    """The run that makes the mix says the same of it before workers start, and the next plan at once."""
+    values = json.loads(recipe_path.read_text())
+    values["mix"]["by_source"] = {"web": {"buckets": {"signal": "num_words", "edges": [200, 1_000_000]}}}
+    values["train"]["phases"][0]["weights"] = {"web/0": 1, "web/2": 3, "code": 1}
+    recipe_path.write_text(json.dumps(values))
+    assert call("plan", str(recipe_path))[0] == 0  # the mix is not there yet
+    said = "train: phase main: weights name web/2, which has no text to train on; give it weight 0 or more text"
+    for command in ("run", "plan", "run"):
+        status, _, told = call(command, str(recipe_path))
+        assert status == 2
+        assert said in " ".join(told.split())
+
+
 def test_looking_at_a_run(call: Call, first: RunRecord, root: str) -> None:
     status, out, _ = call("runs")
     assert status == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.charset import Decoded, decode_bytes, known_charset
+from tasks.charset import Decoded, decode_bytes, known_charset, wide_charset
 
 JAPANESE = "日本語の文章です。これは文字コードを調べるための十分に長い文章で、漢字とかなが混ざっています。" * 3
 RUSSIAN = "Это довольно длинный русский текст, по которому можно узнать кодировку страницы без подсказки. " * 3
@@ -64,3 +64,19 @@ def test_any_bytes_can_be_decoded() -> None:
         data = bytes([first, 0x80, 0x41, 0xFF, 0x1B, first ^ 0x55]) * 3
         for label in (None, "utf-8", "shift_jis", "gb2312", "utf-16", "utf-7", "idna", "nonsense"):
             decode_bytes(data, label).text.encode("utf-8", "surrogatepass")
+
+
+@pytest.mark.parametrize(
+    ("data", "charset"),
+    [
+        ('{"a": 1}'.encode("utf-16"), "utf-16-le"),
+        (b"\xfe\xff" + "text".encode("utf-16-be"), "utf-16-be"),
+        ('{"a": 1}'.encode("utf-16-be"), "utf-16-be"),
+        ('{"a": 1}'.encode("utf-32"), "utf-32-le"),
+        ('{"a": 1}'.encode("utf-8-sig"), None),
+        (b"{\0\0\0", None),  # damaged
+        (b"", None),
+    ],
+)
+def test_texts_of_wide_characters_are_told_by_their_first_bytes(data: bytes, charset: str | None) -> None:
+    assert wide_charset(data) == charset

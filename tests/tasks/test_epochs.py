@@ -90,8 +90,15 @@ def test_what_is_not_known_yet_is_said() -> None:
         recipe({"name": "main", "weights": {"web/unmeasured": 1, "code": 1}}), {}, {"web/unmeasured": 0}
     )
     assert [(line.available, line.epochs, line.warning) for line in lines] == [
-        (None, None, ""), (0, None, "no text to train on"),
+        (None, None, ""), (0, None, "no text to train on: training will refuse"),
     ]  # fmt: skip
+
+
+def test_a_sub_source_without_text_is_refused_by_name() -> None:
+    wanted = recipe({"name": "first"}, {"name": "main", "weights": {"web/unmeasured": 1, "code": 1}})
+    check_repeats(wanted, mixture_lines(wanted, {}, {"code": 10**6}))  # not known yet
+    with pytest.raises(ConfigError, match=r"^train: phase main: weights name web/unmeasured, which has no text to"):
+        check_repeats(wanted, mixture_lines(wanted, {}, ESTIMATED))
 
 
 def test_the_last_batch_is_whole() -> None:

@@ -139,8 +139,8 @@ SENSELESS = {  # override -> what is said of its key
     "train.optimizer.betas.1=1": "less than 1 (got 1)",
     "train.stability.margin_steps.0=-1": "greater than or equal to 0 (got -1)",
     "ingest.sources.web.namespaces.0=-1": "greater than or equal to 0 (got -1)",
-    "ingest.sources.web.max_record_bytes=9223372036854775807": "less than or equal to 1099511627776",
-    "ingest.sources.web.limits.max_attributes=4611686018427387904": "less than or equal to 1099511627776",
+    "ingest.sources.web.max_record_bytes=9223372036854775807": "less than or equal to 281474976710656",
+    "ingest.sources.web.limits.max_attributes=4611686018427387904": "less than or equal to 281474976710656",
 }
 MISTYPED = {
     "train.phases.0.tokens=true": "a valid integer (got true)",

@@ -126,6 +126,22 @@ def test_positions_are_byte_offsets_and_blank_lines_are_skipped() -> None:
     assert [o for o in outcomes if isinstance(o, Skipped)] == [Skipped("blank_line")] * 2
 
 
+@pytest.mark.parametrize("is_json", [True, False])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(is_json: bool) -> None:
+    [first] = read_json_lines(b'\xef\xbb\xbf{"text": "one"}\n', is_json=is_json)
+    assert isinstance(first, Record)
+    assert first.text == ("one" if is_json else '{"text": "one"}')
+
+
+@pytest.mark.parametrize("data", ['{"text": "ä"}\n'.encode("utf-16"), '{"text": "ä"}\n'.encode("utf-16-be")])
+@pytest.mark.parametrize("is_json", [True, False])
+def test_lines_of_wide_characters_are_one_rejection_that_says_what_to_do(data: bytes, is_json: bool) -> None:
+    [rejected] = read_json_lines(data * 3, is_json=is_json)
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason == "wide_charset"
+    assert "convert the file with: iconv -f UTF-16" in rejected.detail["error"]
+
+
 def test_a_last_line_cut_off_is_truncated_not_invalid() -> None:
     outcomes = read_json_lines(b'{"text": "a"}\n{"text": "b')
     assert isinstance(outcomes[1], Rejected)
