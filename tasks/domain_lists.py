@@ -48,7 +48,7 @@ Section = TypeVar("Section", bound=BaseModel)
 def by_content(storage: Storage, config: Section) -> tuple[Section, dict[str, "NamedList"]]:
     """The signals section with each list by its content instead of its path, and the lists by their sha256.
 
-    Raises ConfigError with the list's place in the recipe when its file is missing or another than the recipe names.
+    Raises ConfigError with the list's place in the recipe when its content is not known, or another than named there.
     """
     values: dict[str, Any] = config.model_dump(mode="json")
     named: dict[str, NamedList] = {}
@@ -59,9 +59,7 @@ def by_content(storage: Storage, config: Section) -> tuple[Section, dict[str, "N
         lists = (own.get("url") or {}).get("domain_lists", [])
         for number, item in enumerate(lists):
             given = NamedList(f"signals{place}.url.domain_lists[{number}]", DomainListConfig.model_validate(item))
-            sha256 = hashlib.sha256(given.read(storage)).hexdigest()
-            if given.config.sha256 not in (None, sha256):
-                raise ConfigError(f"{given.place}.sha256: {given.config.path} has {sha256}, not {given.config.sha256}")
+            sha256 = given.digest(storage)
             lists[number] = {"path": "", "sha256": sha256}
             named[sha256] = given
     return type(config).model_validate(values), named
@@ -77,6 +75,22 @@ class NamedList:
     def read(self, storage: Storage) -> bytes:
         """The file's bytes. Raises ConfigError when it is missing."""
         return read_recipe_file(storage, self.config.path, self.place)
+
+    def digest(self, storage: Storage) -> str:
+        """The file's sha256; of one that is missing that in the recipe, by which what was made with it is found.
+
+        Raises ConfigError when the file is another than the recipe names, or missing and the recipe names none.
+        """
+        named = self.config.sha256
+        try:
+            found = hashlib.sha256(self.read(storage)).hexdigest()
+        except ConfigError as error:
+            if named is None:
+                raise ConfigError(f"{error}; with its sha256 in the recipe, signals made before are found") from error
+            return named
+        if named not in (None, found):
+            raise ConfigError(f"{self.place}.sha256: {self.config.path} has {found}, not {named}")
+        return found
 
     def publish(self, into: Workspace, sha256: str) -> Part:
         """Its hashes as an input of units. Raises DataError when the file is no list of domains."""

@@ -49,7 +49,7 @@ def check_named_files(run: Run) -> None:
     recipe = run.recipe
     if run.wants("classifiers"):
         check_classifiers(recipe.classifiers, run.storage)
-    if run.wants("signals"):
+    if run.wants("signals") and run.may_compute("signals"):
         check_domain_lists(recipe.signals, run.storage)
     if run.wants("select"):
         read_drop_lists(run.storage, recipe.select.drop_lists)

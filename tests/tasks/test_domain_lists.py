@@ -87,6 +87,26 @@ def test_a_missing_or_changed_list_is_an_error_before_anything_runs(
         measure_signals(documents, into=dry, config=own)
 
 
+def test_the_digest_in_the_recipe_finds_signals_whose_list_is_gone(
+    workspace: Workspace, make_documents: MakeDocuments, tmp_path: Path
+) -> None:
+    """What was measured is found by content; what is to be measured needs the list: published before, or the file."""
+    path, digest = tmp_path / "list.txt", hashlib.sha256(b"a.example").hexdigest()
+    path.write_text("a.example")
+    documents = make_documents(["a"], url=["http://a.example"])
+    made = measure_signals(documents, into=workspace, config=config_with(path))
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"no such file .*; with its sha256 in the recipe, signals made before"):
+        measure_signals(documents, into=workspace, config=config_with(path))
+    dry = Workspace(workspace.storage, dry=True)
+    assert measure_signals(documents, into=dry, config=config_with(path, sha256=digest)) == made
+    others = make_documents(["b", "c"], url=["http://a.example", "http://b.example"])
+    found = measure_signals(others, into=workspace, config=config_with(path, sha256=digest))
+    assert hosts_listed(workspace, found) == ["a.example", ""]
+    with pytest.raises(ConfigError, match=r"signals\.url\.domain_lists\[0\]\.path: .*list.txt: no such file"):
+        measure_signals(others, into=workspace, config=config_with(path, sha256="0" * 64))
+
+
 def hosts_listed(into: Workspace, signals: Manifest) -> list[str | None]:
     return [row for part in signals.parts for t in read_part(into.storage, part) for row in
             t["url_listed_domains"].to_pylist()]  # fmt: skip
