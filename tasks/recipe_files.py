@@ -46,7 +46,9 @@ def read_recipe_file(storage: Storage, path: str, place: str, key: str = "path")
             return storage.read_bytes(path.removeprefix(ROOT_PREFIX).lstrip("/"))
         folder, _, file = path.rpartition("/")
         return Storage(folder or "/").read_bytes(file)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ConfigError, StorageError) as error:
+    except ConfigError as error:
+        raise ConfigError(f"{place}.{key}: {error}") from error
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, StorageError) as error:
         if isinstance(error, StorageError) and not isinstance(error.__cause__, IsADirectoryError):
             raise
         raise ConfigError(f"{place}.{key}: {path}: no such file ({error})") from error

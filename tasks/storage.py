@@ -10,6 +10,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -33,6 +34,11 @@ S3_CONFIG = {  # the storage client owns retries of single requests; parts and s
     "read_timeout": 60,
     "max_pool_connections": 32,
 }
+BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")  # what botocore takes; Amazon allows less
+S3_SETTINGS = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and for a server other than Amazon's "
+    "AWS_ENDPOINT_URL=http://HOST:PORT"
+)
 HASH_CHUNK_BYTES = 1 << 20
 
 
@@ -61,8 +67,12 @@ class Storage:
             raise ConfigError(f"{url!r}: use a folder or s3://bucket/prefix")
         if not self.is_s3 and any(path.is_file() for path in (Path(url), *Path(url).parents)):
             raise ConfigError(f"{url!r} is a file; use a folder or s3://bucket/prefix")
-        if self.is_s3 and not url.removeprefix("s3://").strip("/"):
+        if self.is_s3 and not (bucket := url.removeprefix("s3://").partition("/")[0]):
             raise ConfigError(f"{url!r} names no bucket; use s3://bucket/prefix")
+        if self.is_s3 and not BUCKET.fullmatch(bucket):
+            raise ConfigError(
+                f"{url!r}: {bucket!r} is no bucket's name: letters, digits, dots, hyphens; s3://bucket/prefix"
+            )
         self.url = url.rstrip("/") if self.is_s3 else str(Path(url).resolve())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +91,9 @@ class Storage:
     def _s3(self) -> Any:
         import s3fs  # late: a local run needs no S3 client, and it costs half a second to import
 
-        endpoint = os.environ.get("AWS_ENDPOINT_URL")
+        endpoint = os.environ.get("AWS_ENDPOINT_URL") or None
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise ConfigError(f"{self.url}: AWS_ENDPOINT_URL {endpoint!r} is no http://HOST:PORT or https://HOST")
         return s3fs.S3FileSystem(
             endpoint_url=endpoint, use_listings_cache=False, skip_instance_cache=True, config_kwargs=S3_CONFIG
         )
@@ -290,13 +302,17 @@ def _s3_error_code(error: OSError) -> str:
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def _store_errors(storage: Storage) -> tuple[type[Exception], ...]:
-    """What a failing store raises: s3fs turns most answers into OSError, but not a lost connection."""
-    if not storage.is_s3:
-        return (OSError,)
-    from botocore.exceptions import BotoCoreError, ClientError  # late: as s3fs
+def _store_errors(storage: Storage) -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+    """What says that S3 can't be used as it is set up; what a failing store raises.
 
-    return (OSError, BotoCoreError, ClientError)
+    s3fs turns most answers into OSError, but not a lost connection.
+    """
+    if not storage.is_s3:
+        return (), (OSError,)
+    from botocore import exceptions as known  # late: as s3fs
+
+    setup = (known.NoCredentialsError, known.PartialCredentialsError, known.ProfileNotFound)
+    return setup, (OSError, known.BotoCoreError, known.ClientError)
 
 
 @contextlib.contextmanager
@@ -306,5 +322,7 @@ def _as_storage_error(storage: Storage, key: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileExistsError, NotADirectoryError):
         raise
-    except _store_errors(storage) as error:
+    except _store_errors(storage)[0] as error:
+        raise ConfigError(f"{storage.url}: {str(error).rstrip('.')}; {S3_SETTINGS}") from error
+    except _store_errors(storage)[1] as error:
         raise StorageError(f"{storage.url}: {key}: {error}") from error

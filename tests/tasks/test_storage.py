@@ -144,3 +144,30 @@ def test_a_dead_s3_server_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, s3
     monkeypatch.setattr("tasks.storage.S3_CONFIG", {"retries": {"max_attempts": 1}, "connect_timeout": 1})
     with pytest.raises(StorageError, match="s3://lake/x"):
         Storage("s3://lake/x").read_bytes("k")
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "Unable to locate credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"),
+        ({"AWS_ACCESS_KEY_ID": "a"}, "missing: AWS_SECRET_ACCESS_KEY; set AWS_ACCESS_KEY_ID"),
+        ({"AWS_PROFILE": "nobody"}, r"profile \(nobody\) could not be found; set AWS_ACCESS_KEY_ID"),
+        ({"AWS_ENDPOINT_URL": "host:8333"}, "AWS_ENDPOINT_URL 'host:8333' is no http://HOST:PORT"),
+    ],
+)
+def test_s3_that_is_not_set_up_is_wrong_use_and_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environment: dict[str, str], said: str
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_") and name != "AWS_CA_BUNDLE"]:
+        monkeypatch.delenv(name)
+    nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    for name, value in (nowhere | environment).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"^s3://bucket/x: .*{said}"):
+        Storage("s3://bucket/x").exists("runs/a/run.json")
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///prefix", "s3://a bucket/x", "s3://b!"])
+def test_a_root_without_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"use s3://bucket/prefix|is no bucket's name"):
+        Storage(url)
