@@ -20,15 +20,12 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 from tasks.errors import DataError
 from tasks.kernels.buffers import Bytes, Offsets, text_array, text_buffers
 from tasks.kernels.cuts import apply_cuts
-from tasks.kernels.language import Model, identify
+from tasks.kernels.language import Model, count_letters, identify
 from tasks.language_corrections import correct_languages
 
 RESULT_PACKAGES = ("py3langid",)
 UNDETERMINED = "und"
 LANGUAGE_BYTES = 2_048  # the beginning of a text that is looked at; with 16 KiB 1 % more documents get a wrong label
-FOREIGN_SCRIPT = (
-    r"[\x{370}-\x{1DFF}\x{1F00}-\x{1FFF}\x{2E80}-\x{FAFF}\x{20000}-\x{3FFFF}]"  # letters that are not Latin
-)
 LATIN_LETTERS_EACH = 25  # at most so many ASCII letters per such letter, and the text is of its script
 SPECIAL_CODES = frozenset({"und", "zxx", "mul"})
 
@@ -104,9 +101,8 @@ def identify_languages(data: Bytes, offsets: Offsets) -> tuple[pa.Array, NDArray
 
 def _without_latin(texts: pa.Array) -> pa.Array:
     """The texts, those of another script without their ASCII letters."""
-    foreign = pc.multiply(pc.count_substring_regex(texts, pattern=FOREIGN_SCRIPT), LATIN_LETTERS_EACH)
-    latin = pc.count_substring_regex(texts, pattern="[A-Za-z]")
-    rows = np.flatnonzero(pc.and_(pc.greater_equal(foreign, latin), pc.greater(latin, 0)))
+    foreign, latin = count_letters(*text_buffers(texts))
+    rows = np.flatnonzero((foreign * LATIN_LETTERS_EACH >= latin) & (latin > 0))
     if len(rows) == 0:
         return texts
     mask = np.zeros(len(texts), np.bool_)
@@ -130,15 +126,15 @@ def _heads(data: Bytes, offsets: Offsets) -> pa.Array:
 
 @cache
 def language_model() -> Model:
-    """The model as arrays (about 0.1 GB), loaded once per process. Raises DataError when its labels are not ours."""
+    """The model as arrays (70 MB), loaded once per process. Raises DataError when its labels are not ours."""
     model = LanguageIdentifier.from_model_file(MODEL_FILE)
     labels = tuple(model.nb_classes)
     if labels != MODEL_LABELS:
         raise DataError(f"the language model of py3langid has labels {labels}; this version knows those of 0.4.0")
     codes = [normalise_language_code(label) for label in labels]
     counts_as = np.array([codes.index(code) for code in codes], np.int64)
-    moves, rows = np.asarray(model.tk_nextmove, np.uint32), np.asarray(model.tk_row, np.uint32)
-    likelihood, prior = model.nb_ptc.astype(np.float32), model.nb_pc.astype(np.float32)
+    moves, rows = np.array(model.tk_nextmove, np.uint32), np.asarray(model.tk_row, np.uint32)  # a copy has huge pages
+    likelihood, prior = model.nb_ptc.astype(np.float16).view(np.uint16), model.nb_pc.astype(np.float32)
     arrays = moves, rows, np.asarray(model.tk_output, np.int32), likelihood, prior, counts_as
     for array in arrays:
         array.setflags(write=False)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from tasks.language_corrections import CORRECTIONS, correct_languages
+from tasks.language_corrections import CORRECTIONS, _words, correct_languages
 from tasks.languages import identifiable_languages
 
 
@@ -35,3 +36,10 @@ def test_a_sign_decides(text: str, seen: str, language: str) -> None:
 def test_only_known_languages_are_named() -> None:
     named = {code for correction in CORRECTIONS for code in (*correction.mistaken, correction.language)}
     assert named <= identifiable_languages()
+
+
+def test_stars_stand_for_letters_and_words_are_whole() -> None:
+    texts = ["gde", "GDE, vredno!", "vred", "vredn", "agde gdea", "lijepo", "ije", "gde  gde"]
+    pattern = _words("gde vredn* *ije*")
+    assert pc.count_substring_regex(texts, pattern=pattern).to_pylist() == [1, 2, 0, 1, 0, 1, 1, 2]
+    assert pc.count_substring_regex(texts, pattern=_words("gde")).to_pylist() == [1, 1, 0, 0, 0, 0, 0, 2]
