@@ -162,7 +162,7 @@ def create_bucket(name: str, server: subprocess.Popen[bytes]) -> bool:
         try:
             client.create_bucket(Bucket=name)
             return True
-        except (botocore.exceptions.HTTPClientError, botocore.exceptions.ClientError):
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
