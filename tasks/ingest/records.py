@@ -15,7 +15,7 @@ ErrorReason = Literal[
     # the record
     "invalid_json", "not_object", "missing_text", "wrong_type", "empty", "too_large", "bad_http",
     # the page
-    "too_many_nodes", "too_deep", "too_many_attributes",
+    "too_many_nodes", "too_deep", "too_many_attributes", "too_many_options",
     "no_content", "extractor_failed", "extractor_crashed", "timeout",
 ]  # fmt: skip
 EditReason = Literal["decode_lossy", "lone_surrogate", "nul_bytes", "column_type", "wrong_length"]

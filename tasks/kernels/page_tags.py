@@ -18,6 +18,11 @@ FLAT = (
     *("body", "colgroup", "dd", "dt", "head", "html", "li", "optgroup", "option", "p", "rp", "rt"),
     *("tbody", "td", "tfoot", "th", "thead", "tr"),
 )
+# Tags that are counted from the last one that begins anew: OPTIONS of one list; NESTED where their parent is missing;
+# ROOTS, of which a page has one: what comes later adds its attributes to it.
+COUNTED = {"option": 1, "optgroup": 2, "rp": 2, "rt": 2, "body": 3, "html": 3}
+OPTIONS, NESTED, ROOTS = 1, 2, 3
+SELECT, RUBY = (np.uint64(int.from_bytes(name, "little")) for name in (b"select", b"ruby"))  # they begin anew
 U = np.uint64
 WORD_BYTES = 8  # read at once; of a tag's name so many bytes are compared, as one number
 PADDING = bytes(3 * WORD_BYTES)  # what is read behind the last byte of a page
@@ -34,11 +39,17 @@ Words = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # of a page, and of its e
 
 
 class Tags(NamedTuple):
-    """nodes: start tags; depth: greatest nesting; far: places of the "<" that no other one follows for gap_bytes."""
+    """What a page has of them.
+
+    nodes: start tags; depth: greatest nesting; far: places of the "<" that no other one follows for gap_bytes;
+    options: the most in one list; roots: start tags of html and body.
+    """
 
     nodes: int
     depth: int
     far: list[int]
+    options: int
+    roots: int
 
 
 def measure_tags(page: bytes, gap_bytes: int, skipped: Sequence[int] = ()) -> Tags:
@@ -48,30 +59,36 @@ def measure_tags(page: bytes, gap_bytes: int, skipped: Sequence[int] = ()) -> Ta
     tail = page[WORD_BYTES * cut :]
     tail_words = np.frombuffer(tail + PADDING[: len(PADDING) - len(tail) % WORD_BYTES], np.uint64)
     ignored = np.array([*skipped, -1], np.int64)
-    nodes, depth, far = _measure_tags((words, tail_words), len(page), gap_bytes, ignored, _flat_names())
-    return Tags(int(nodes), int(depth), far.tolist())
+    nodes, depth, far, most = _measure_tags((words, tail_words), len(page), gap_bytes, ignored, *_flat_names())
+    return Tags(int(nodes), max(int(depth), int(most[NESTED])), far.tolist(), int(most[OPTIONS]), int(most[ROOTS]))
 
 
 _NO_WORDS = frozen(np.zeros(0, np.uint64))
 
 
 @cache
-def _flat_names() -> NDArray[np.uint64]:
-    """Flat names as numbers, each at the place of its hash."""
-    table = np.zeros(1 << FLAT_BITS, np.uint64)
+def _flat_names() -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    """Flat names as numbers, each at the place of its hash; and as what they are counted."""
+    table, counted = np.zeros(1 << FLAT_BITS, np.uint64), np.zeros(1 << FLAT_BITS, np.uint8)
     for name in FLAT:
         number = int.from_bytes(name.encode(), "little")
         place = number * int(MIX) % (1 << 64) >> (64 - FLAT_BITS)
         assert not table[place], f"{name} has the place of another name: FLAT_BITS is too small"
-        table[place] = number
-    return table
+        table[place], counted[place] = number, COUNTED.get(name, 0)
+    return table, counted
 
 
 @kernel
 def _measure_tags(
-    words: Words, size: int, gap_bytes: int, skipped: NDArray[np.int64], flat: NDArray[np.uint64]
-) -> tuple[Int, Int, NDArray[np.int64]]:
+    words: Words,
+    size: int,
+    gap_bytes: int,
+    skipped: NDArray[np.int64],
+    flat: NDArray[np.uint64],
+    counted: NDArray[np.uint8],
+) -> tuple[Int, Int, NDArray[np.int64], NDArray[np.int64]]:
     far = np.empty(size // max(gap_bytes, 1) + 1, np.int64)
+    counts, most = np.zeros(4, np.int64), np.zeros(4, np.int64)
     num_far = passed = 0
     nodes: Int = 0
     level: Int = 0
@@ -92,18 +109,26 @@ def _measure_tags(
             if i == skipped[U(passed)]:
                 passed += 1
                 continue
-            # no branches from here on: half of the tags are end tags, and none can be foretold
+            # no branches from here on but one that is seldom taken: half of the tags are end tags, as none can foretell
             is_end = np.int64(_bytes_at(words, U(i + 1)) & U(0xFF) == SLASH)
             name = _name_of(_bytes_at(words, U(i + 1 + is_end)))
             is_tag = np.int64(name != 0)
             nodes += is_tag & (1 - is_end)
-            level += (is_tag & np.int64(flat[(name * MIX) >> U(64 - FLAT_BITS)] != name)) * (1 - 2 * is_end)
+            slot = (name * MIX) >> U(64 - FLAT_BITS)
+            is_flat = np.int64(flat[slot] == name)
+            level += (is_tag & (1 - is_flat)) * (1 - 2 * is_end)
             lowest = min(lowest, level)  # an end tag without its start closes nothing
             depth = max(depth, level - lowest)
+            kind = np.int64(counted[slot]) * is_flat
+            counts[kind] = max(0, counts[kind] + 1 - is_end - is_end * np.int64(kind == NESTED))
+            most[kind] = max(most[kind], counts[kind])
+            if name in (SELECT, RUBY):
+                counts[OPTIONS] *= np.int64(name != SELECT)
+                counts[NESTED] = 0
     if last >= 0 and size - last > gap_bytes:
         far[num_far] = last
         num_far += 1
-    return nodes, depth, far[:num_far].copy()
+    return nodes, depth, far[:num_far].copy(), most
 
 
 @inner

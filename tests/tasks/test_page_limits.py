@@ -2,6 +2,7 @@
 
 import pytest
 
+from tasks.config import resolved
 from tasks.kernels.page_tags import measure_tags
 from tasks.page_limits import PageLimits, Refused, check_limits, count_attributes
 
@@ -52,3 +53,20 @@ def test_thousands_of_closed_parts_of_drawings_are_not_deep() -> None:
 )
 def test_small_limits_of_attributes_hold(page: bytes, is_refused: bool) -> None:
     assert (check_limits(page + b" text" * 9, PageLimits(max_attributes=3)) is not None) == is_refused
+
+
+@pytest.mark.parametrize(
+    ("tag", "reason"),
+    [(b"<option>a", "too_many_options"), (b"<rt>a", "too_deep"), (b"<body a>", "too_many_attributes")],
+)
+def test_tags_that_only_repeat_are_refused_where_an_extractor_would_need_minutes(tag: bytes, reason: str) -> None:
+    """resiliparse takes minutes for 90,000 options of one list; many lists as people make them pass."""
+    refused = check_limits(b"<select>" + tag * 90_000 + b"</select>", PageLimits())
+    assert refused is not None
+    assert refused.reason == reason
+    assert check_limits(b"<select>" + (b"<option>a" * 4_000 + b"</select><select>") * 20, PageLimits()) is None
+
+
+def test_new_limits_at_rest_leave_keys_as_they_were() -> None:
+    assert "max_options" not in resolved(PageLimits())
+    assert resolved(PageLimits(max_options=9))["max_options"] == 9

@@ -54,9 +54,12 @@ def test_tags_can_be_left_out() -> None:
 
 def plain_measure(page: bytes) -> tuple[int, int]:
     """The same by a regular expression and a loop."""
-    nodes = level = lowest = depth = 0
+    nodes = level = lowest = depth = nested = 0
     for end, name in re.findall(rb"<(/?)([a-zA-Z][a-zA-Z0-9]*)", page):
         nodes += not end
+        if name.lower() in (b"rp", b"rt", b"optgroup"):
+            nested = max(0, nested - 1 if end else nested + 1)
+            depth = max(depth, nested)
         if name.lower().decode() in FLAT:
             continue
         level += -1 if end else 1
@@ -70,9 +73,25 @@ def test_measures_equal_those_of_a_plain_loop() -> None:
     for _ in range(2_000):
         gap_bytes = generator.randrange(1, 12)
         page = bytes(generator.choices(b"<</>bBrRpPdiv1 :{`@[/\xc3\xa9", k=generator.randrange(60)))
-        assert measure_tags(page, gap_bytes) == (*plain_measure(page), plain_far(page, gap_bytes)), page
+        assert measure_tags(page, gap_bytes)[:3] == (*plain_measure(page), plain_far(page, gap_bytes)), page
 
 
 @pytest.mark.parametrize("page", [b"<" * 9, b"<br", b"</", b"a<p", b"<optgroup><colgroup>", b"<blockquote"])
 def test_pages_that_end_inside_a_tag(page: bytes) -> None:
     assert measure_tags(page, 100)[:2] == plain_measure(page)
+
+
+@pytest.mark.parametrize(
+    ("page", "depth", "options", "roots"),
+    [
+        (b"<select>" + b"<option>a" * 9 + b"</select><SELECT><option>a<option>b</option>", 1, 9, 0),
+        (b"<select><optgroup><option>a<optgroup><option>b<option>c</select>", 2, 3, 0),
+        (b"<ruby>a<rt>b<rt>c</ruby>" * 9, 2, 0, 0),  # its parent closes it
+        (b"<rt>a" * 9, 9, 0, 0),  # nothing closes it
+        (b"<rt>a</rt>" * 9 + b"</rt>", 1, 0, 0),
+        (b"<html><body a=b>" + b"<body c=d></body>" * 9 + b"</html>", 0, 0, 11),
+    ],
+)
+def test_tags_that_cost_more_the_more_there_are_of_them(page: bytes, depth: int, options: int, roots: int) -> None:
+    tags = measure_tags(page, 100)
+    assert (tags.depth, tags.options, tags.roots) == (depth, options, roots)
