@@ -2,9 +2,11 @@
 
 import hashlib
 import multiprocessing
+import os
 import runpy
 import signal
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -23,6 +25,12 @@ torch.set_num_threads(1)  # tiny products: a second thread waits more than it wo
 MakePack = Callable[..., Pack]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What inductor has left in /tmp may be for another CPU: with AVX-512's, AVX2 computed NaN."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Storage:
     """An empty root."""
@@ -31,30 +39,25 @@ def store(tmp_path: Path) -> Storage:
 
 @pytest.fixture
 def make_pack(store: Storage) -> MakePack:
-    """make_pack("web", [300, 20]): a pack of documents of `shortest` to `length` tokens, id 0 = bos."""
+    """make_pack("web", [300, 20]): `write_pack` into the test's root."""
+    return partial(write_pack, store)
 
-    def make(
-        source: str,
-        rows: list[int],
-        length: int = 32,
-        vocab: int = 64,
-        root: Storage = store,
-        file: str = "",
-        shortest: int = 3,
-    ) -> Pack:
-        generator = np.random.default_rng(int.from_bytes(hashlib.sha256(source.encode()).digest()[:4]))
-        parts, tokens = [], 0
-        for index, count in enumerate(rows):
-            table = pack_table(generator, count, length, vocab, shortest)
-            tokens += sum(table["num_tokens"].to_pylist())
-            key = f"pack/parts/{file or source}-{index}.parquet"
-            path = Path(root.path(key))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True)
-            parts.append(PackPart(key, count))
-        return Pack(source, f"digest-{source}-{rows}-{length}", tuple(parts), tokens, length)
 
-    return make
+def write_pack(
+    root: Storage, source: str, rows: list[int], length: int = 32, vocab: int = 64, file: str = "", shortest: int = 3
+) -> Pack:
+    """A pack of documents of `shortest` to `length` tokens, id 0 = bos."""
+    generator = np.random.default_rng(int.from_bytes(hashlib.sha256(source.encode()).digest()[:4]))
+    parts, tokens = [], 0
+    for index, count in enumerate(rows):
+        table = pack_table(generator, count, length, vocab, shortest)
+        tokens += sum(table["num_tokens"].to_pylist())
+        key = f"pack/parts/{file or source}-{index}.parquet"
+        path = Path(root.path(key))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True)
+        parts.append(PackPart(key, count))
+    return Pack(source, f"digest-{source}-{rows}-{length}", tuple(parts), tokens, length)
 
 
 def pack_table(generator: np.random.Generator, count: int, length: int, vocab: int, shortest: int = 3) -> pa.Table:

@@ -1,6 +1,7 @@
 """Two and four gloo ranks against one process: the same gradients, norms and weights, in every kind of split."""
 
 import runpy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,13 @@ def test_bf16_keeps_fp32_masters_and_stays_close(alone: Results, together: Resul
     assert largest_difference(together["bf16"]["gradients"], alone["bf16"]["gradients"]) <= 1e-2
 
 
-def test_compiled_blocks_agree_share_one_graph_and_keep_their_names() -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.chaos)])
+def test_compiled_blocks_agree_share_one_graph_and_keep_their_names(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graphs are the same with either backend; inductor makes a C++ compiler work for a minute."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
     config = ModelConfig.of_size("tiny", num_layers=10)  # more than dynamo would compile anew one by one
     counters.clear()
     ids = torch.randint(0, 512, (2, 32), generator=torch.Generator().manual_seed(0))

@@ -21,9 +21,10 @@ from model.trainer import train
 from tasks.storage import Storage
 
 WORKER = Path(__file__).with_name("train_worker.py")
-LENGTH, ROWS, STEPS = 64, 8, 140
+LENGTH, ROWS, STEPS = 64, 8, 112
 JUDGED_TARGETS = 4  # a piece of a document shorter than that says nothing by its mean
-FIRST, RARE = 90, 255  # the first poisoned step; an id that no other row holds
+FIRST, RARE = 64, 255  # the first poisoned step; an id that no other row holds
+KILL = 32  # the write of rank 0 at which it is killed: in a checkpoint after it went back
 MODEL = ModelConfig.of_size("tiny", num_layers=1, width=32, num_heads=2, num_kv_heads=1, mlp_width=64, vocab_size=256)
 STABILITY = {
     "window_steps": 32, "min_window_steps": 16, "distance_steps": 8, "calm_steps": 20, "checkpoint_steps": 10,
@@ -101,7 +102,7 @@ def metrics_of(job: Job) -> pa.Table:
 
 
 def test_poison_is_passed_over_and_named(make_job: Any) -> None:
-    check_poison(make_job(), FIRST, 0.1)
+    check_poison(make_job(steps=140), 90, 0.1)  # late enough for what is lost to be made up for
 
 
 @pytest.mark.chaos
@@ -155,8 +156,8 @@ def test_a_kill_after_a_roll_back_decides_the_same_again(make_job: Any, rank_pro
     straight = replace(job, folder="train/straight")
     rank_processes.run(WORKER, 2, JOB=straight)
     assert len(decisions_of(straight)) >= 1
-    for attempt, writes in (("k1", 24), ("k2", 14)):
-        rank_processes.run_until_killed(WORKER, 2, JOB=replace(job, attempt=attempt), KILL_AT={0: writes})
+    rank_processes.run_until_killed(WORKER, 2, JOB=replace(job, attempt="a2"), KILL_AT={0: KILL})
+    assert job.store.list_files(job.incidents_folder)  # it had gone back
     rank_processes.run(WORKER, 2, JOB=replace(job, attempt="a3"))
     assert decisions_of(job) == decisions_of(straight)
     assert metrics_of(job).equals(metrics_of(straight))
@@ -171,10 +172,10 @@ def test_a_new_level_inside_a_phase_is_accepted_after_the_last_attempt(make_job:
 
 
 def test_a_new_level_at_a_phase_boundary_is_no_trouble(make_job: Any) -> None:
-    parent = make_job()
-    poison(parent, range(STEPS + 1, 2 * STEPS + 40), slice(0, ROWS))  # what the next phase reads
+    parent = make_job(steps=FIRST)
+    poison(parent, range(FIRST + 1, 2 * FIRST + 40), slice(0, ROWS))  # what the next phase reads
     train(parent)
-    child = make_job(folder="train/child", parent=step_key(parent.checkpoints_folder, STEPS))
+    child = make_job(folder="train/child", parent=last_key(parent), steps=FIRST)
     assert train(child).status == "finished"
     assert decisions_of(parent) == decisions_of(child) == []
     assert set(metrics_of(child)["action"].to_pylist()) == {"apply"}
@@ -186,7 +187,7 @@ def test_trouble_without_attempts_halts_with_a_report(make_job: Any) -> None:
     assert train(job).status == "halted"
     report = json.loads(job.store.read_bytes(job.halted_key))
     assert report["step"] <= FIRST + 4
-    assert report["reason"].startswith("more than 3 bad steps within 10 after 0 roll-backs; the last one, step 9")
+    assert report["reason"].startswith("more than 3 bad steps within 10 after 0 roll-backs; the last one, step 6")
     assert report["bad_steps"] == list(range(FIRST, report["step"] + 1))
 
 

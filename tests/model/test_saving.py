@@ -23,10 +23,10 @@ from model.trainer import Trainer, train
 from tasks.errors import StorageError
 from tasks.storage import S3_CONFIG, Storage
 from tests.conftest import LIMIT_SECONDS
-from tests.model.test_trainer import STEPS, WORKER, digest_of, exact_metrics, make_job
+from tests.model.test_trainer import STEPS, WORKER, digest_of, exact_metrics, make_job, undisturbed
 from tests.s3_proxy import S3Proxy, s3_proxy_to
 
-__all__ = ["make_job"]
+__all__ = ["make_job", "undisturbed"]
 
 
 class RefusingStorage(Storage):
@@ -172,10 +172,11 @@ def test_a_save_beside_the_training_has_the_same_content(
     assert exact_metrics(beside).equals(exact_metrics(waiting))
 
 
-def test_sigterm_on_one_rank_while_a_checkpoint_is_written(make_job: Any, rank_processes: Any) -> None:
+def test_sigterm_on_one_rank_while_a_checkpoint_is_written(
+    make_job: Any, undisturbed: Any, rank_processes: Any
+) -> None:
     """Rank 1 is terminated as it writes its shard of step 4: both finish that one, save again at one step, and stop."""
-    straight, job = make_job("bf16", folder="train/straight"), make_job("bf16")
-    rank_processes.run(WORKER, 2, JOB=straight)
+    straight, job = undisturbed("bf16", 2), make_job("bf16")
     rank_processes.run(WORKER, 2, JOB=job, TERMINATE_AT={1: 1})
     outcomes = [json.loads(Path(job.scratch, f"outcome-a1-{rank}.json").read_text()) for rank in (0, 1)]
     assert outcomes[0] == outcomes[1]
@@ -189,10 +190,9 @@ def test_sigterm_on_one_rank_while_a_checkpoint_is_written(make_job: Any, rank_p
 
 
 @pytest.fixture
-def straight(make_job: Any) -> Job:
-    """The undisturbed training."""
-    job: Job = make_job(folder="train/straight")
-    train(job)
+def straight(undisturbed: Any) -> Job:
+    """The undisturbed training in one process."""
+    job: Job = undisturbed()
     return job
 
 
@@ -238,9 +238,8 @@ def test_the_save_of_a_stop_is_tried_again_at_once(make_job: Any) -> None:
     assert train(replace(job, attempt="a2")).began == f"resumed from step {outcome.step}"
 
 
-def test_a_failure_on_one_rank_is_counted_on_both(make_job: Any, rank_processes: Any) -> None:
-    straight, job = make_job(folder="train/straight"), make_job()
-    rank_processes.run(WORKER, 2, JOB=straight)
+def test_a_failure_on_one_rank_is_counted_on_both(make_job: Any, undisturbed: Any, rank_processes: Any) -> None:
+    straight, job = undisturbed("fp32", 2), make_job()
     rank_processes.run(WORKER, 2, JOB=job, REFUSE_AT={1: [1, 2]})  # rank 1 writes one file per checkpoint
     outcomes = [json.loads(Path(job.scratch, f"outcome-a1-{rank}.json").read_text()) for rank in (0, 1)]
     assert outcomes[0] == outcomes[1]

@@ -2,7 +2,9 @@ import json
 import math
 import re
 import signal
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from model.schedule import Events, Factor, SkipRange
 from model.trainer import train
 from model.transformer import Transformer
 from tasks.storage import Storage
+from tests.model.conftest import RankProcesses, write_pack
 
 WORKER = Path(__file__).with_name("train_worker.py")
 LENGTH, ROWS, STEPS = 32, 8, 12
@@ -39,10 +42,30 @@ def phase_of(steps: int = STEPS, name: str = "main", **fields: Any) -> dict[str,
 
 
 @pytest.fixture
-def make_job(store: Storage, make_pack: Any, tmp_path: Path) -> Any:
+def make_job(store: Storage, tmp_path: Path) -> Any:
     """make_job(precision="fp32", attempt="a1", folder="train/x", phase={}, settings={}, **job)"""
-    packs = (make_pack("web", [300, 40]), make_pack("code", [80]))
-    (tmp_path / "scratch").mkdir(exist_ok=True)
+    return job_maker(store, tmp_path / "scratch")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Job]:
+    """undisturbed("bf16", 2): the training of make_job("bf16") on two ranks to its end, made once."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    make, processes = job_maker(Storage(str(folder / "lake")), folder / "scratch"), RankProcesses(folder)
+
+    @cache
+    def trained(precision: str = "fp32", ranks: int = 1) -> Job:
+        job: Job = make(precision, folder=f"train/{precision}-{ranks}")
+        train(job) if ranks == 1 else processes.run(WORKER, ranks, JOB=job)
+        return job
+
+    return trained
+
+
+def job_maker(store: Storage, scratch: Path) -> Callable[..., Job]:
+    """The function that `make_job` is, over packs in that store."""
+    packs = (write_pack(store, "web", [300, 40]), write_pack(store, "code", [80]))
+    scratch.mkdir(exist_ok=True)
 
     def make(
         precision: str = "fp32",
@@ -54,10 +77,8 @@ def make_job(store: Storage, make_pack: Any, tmp_path: Path) -> Any:
     ) -> Job:
         run = PhaseRun.model_validate({"model": MODEL, "phase": phase_of(**(phase or {})), "precision": precision})
         defaults = {"checkpoint_steps": 4, "threads": 1, "micro_batch_rows": 4}
-        scratch = str(tmp_path / "scratch")
-        return Job(
-            run, packs, store, folder, attempt, scratch, Settings.model_validate(defaults | (settings or {})), **fields
-        )
+        given = Settings.model_validate(defaults | (settings or {}))
+        return Job(run, packs, store, folder, attempt, str(scratch), given, **fields)
 
     return make
 
@@ -124,10 +145,11 @@ def test_micro_batches_do_not_change_the_loss(make_job: Any, micro_batch_rows: i
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_resume_after_sigkill_equals_no_interruption(make_job: Any, rank_processes: Any, precision: str) -> None:
+def test_resume_after_sigkill_equals_no_interruption(
+    make_job: Any, undisturbed: Any, rank_processes: Any, precision: str
+) -> None:
     """Writes of a checkpoint: shard, state, metrics, manifest. Killed in the second one, resumed, killed, resumed."""
-    straight = make_job(precision, folder="train/straight")
-    rank_processes.run(WORKER, 1, JOB=straight)
+    straight = undisturbed(precision)
     for attempt, kill_at in (("k1", 5 + precision.count("b")), ("k2", 4)):
         rank_processes.run_until_killed(WORKER, 1, JOB=make_job(precision, attempt), KILL_AT={0: kill_at})
     last = make_job(precision, "a3")
@@ -161,9 +183,8 @@ def tensors_of(job: Job, step: int) -> dict[str, torch.Tensor]:
     return {name: torch.cat(parts) for name, parts in pieces.items()}
 
 
-def test_two_ranks_killed_while_saving_resume_exactly(make_job: Any, rank_processes: Any) -> None:
-    straight, broken = make_job("bf16", folder="train/straight"), make_job("bf16")
-    rank_processes.run(WORKER, 2, JOB=straight)
+def test_two_ranks_killed_while_saving_resume_exactly(make_job: Any, undisturbed: Any, rank_processes: Any) -> None:
+    straight, broken = undisturbed("bf16", 2), make_job("bf16")
     rank_processes.run_until_killed(WORKER, 2, 1, JOB=broken, KILL_AT={1: 2})  # it writes one file per checkpoint
     assert list_steps(broken.store, broken.checkpoints_folder)[-1] == 4
     rank_processes.run(WORKER, 2, JOB=replace(broken, attempt="a2"))
@@ -192,9 +213,8 @@ def test_a_bad_batch_is_skipped_on_both_ranks(make_job: Any, rank_processes: Any
 
 
 @pytest.mark.parametrize("by_signal", [False, True])
-def test_a_stop_is_saved_at_a_step_and_resumed_exactly(make_job: Any, by_signal: bool) -> None:
-    straight, job = make_job(folder="train/straight"), make_job()
-    train(straight)
+def test_a_stop_is_saved_at_a_step_and_resumed_exactly(make_job: Any, undisturbed: Any, by_signal: bool) -> None:
+    straight, job = undisturbed(), make_job()
     before = signal.getsignal(signal.SIGTERM)
 
     def ask() -> bool:
@@ -245,10 +265,9 @@ def test_a_checkpoint_of_another_training_is_refused(make_job: Any, fields: dict
         train(replace(job, run=run, attempt="a2"))
 
 
-def test_memory_that_runs_out_is_no_silent_end(make_job: Any) -> None:
+def test_memory_that_runs_out_is_no_silent_end(make_job: Any, undisturbed: Any) -> None:
     """torchtitan#2374: the error comes out; what was saved is there and the training goes on from it."""
-    straight, job = make_job(folder="train/straight"), make_job()
-    train(straight)
+    straight, job = undisturbed(), make_job()
     passes = 0
 
     def run_out(module: torch.nn.Module, *given: Any) -> None:
@@ -323,9 +342,8 @@ def test_ramp_is_the_same_through_a_stop(make_job: Any) -> None:
     assert digest_of(job, last) == digest_of(straight, last)
 
 
-def test_fewer_ranks_go_on_with_the_same_rows_and_losses(make_job: Any, rank_processes: Any) -> None:
-    straight, job = make_job(folder="train/straight"), make_job()
-    train(straight)
+def test_fewer_ranks_go_on_with_the_same_rows_and_losses(make_job: Any, undisturbed: Any, rank_processes: Any) -> None:
+    straight, job = undisturbed(), make_job()
     rank_processes.run_until_killed(WORKER, 2, JOB=job, KILL_AT={0: 6})  # in the second checkpoint
     outcome = train(replace(job, attempt="a2"))
     assert outcome.began.startswith("resumed from step 4; passed over step 8: it has no manifest")
@@ -337,10 +355,11 @@ def test_fewer_ranks_go_on_with_the_same_rows_and_losses(make_job: Any, rank_pro
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("kill_at", range(1, 13))
-def test_a_kill_at_any_write_changes_nothing(make_job: Any, rank_processes: Any, kill_at: int) -> None:
+def test_a_kill_at_any_write_changes_nothing(
+    make_job: Any, undisturbed: Any, rank_processes: Any, kill_at: int
+) -> None:
     """Three checkpoints of four writes each: shard, state, metrics, manifest."""
-    straight = make_job(folder="train/straight")
-    train(straight)
+    straight = undisturbed()
     rank_processes.run_until_killed(WORKER, 1, JOB=make_job(), KILL_AT={0: kill_at})
     resumed = make_job(attempt="a2")
     train(resumed)
