@@ -33,7 +33,7 @@ from tasks.exchange import (
     write_partitions,
 )
 from tasks.kernels.components import join, settle
-from tasks.kernels.shingles import NUM_PERMUTATIONS
+from tasks.kernels.minima import NUM_PERMUTATIONS
 from tasks.kernels.xxhash64 import hash_values
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of, read_part

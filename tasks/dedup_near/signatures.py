@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from tasks.dataset import Dataset
 from tasks.kernels.folding import UNICODE_VERSION
-from tasks.kernels.shingles import NGRAM_WORDS, NUM_PERMUTATIONS, SEED, sign_documents
+from tasks.kernels.minima import NUM_PERMUTATIONS
+from tasks.kernels.shingles import NGRAM_WORDS, SEED, sign_documents
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, documents_of
 

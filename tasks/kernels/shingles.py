@@ -18,13 +18,13 @@ from numba import njit
 from tasks.kernels.blocks import BLOCK_BYTES, ascii_classes, copy_folded, count_ones, trailing_zeros
 from tasks.kernels.buffers import inner, text_array, text_buffers
 from tasks.kernels.folding import DIGIT, FIRST_PIECE, SEPARATOR, TABLE_SIZE, fold_tables
+from tasks.kernels.minima import NUM_PERMUTATIONS, lower_minima
 from tasks.kernels.sorting import sort_distinct
 from tasks.kernels.xxhash64 import load_u64, xxh64
 
 RESULT_PACKAGES = ("datasketch",)
 
 NGRAM_WORDS = 5
-NUM_PERMUTATIONS = 112
 SEED = 1
 BLOCK = 2048  # shingles hashed together: their hashes stay in the first-level cache
 LENGTHS = 256  # shingles are hashed in order of their length, so that the branches of XXH64 are predicted
@@ -178,10 +178,12 @@ def _normalise(data: Any, start: int, end: int, tables: Any, scratch: Any) -> An
     return np.int64(num_bytes), np.int64(num_words)
 
 
-@njit(cache=True)
-def _hash_block(out: Any, words: Any, first: int, number: int, order: Any, hashes: Any) -> None:
+@inner
+def _hash_block(out: Any, words: Any, first: int, number: int, scratch: Any, hashes: Any) -> None:
     """XXH64 of shingles first .. first + number, shortest first, so that the branches of XXH64 are predicted."""
-    places = np.zeros(LENGTHS + 1, np.int32)
+    places, order = scratch
+    for length in range(LENGTHS + 1):
+        places[length] = 0
     begins, ends = words[first : first + number], words[first + NGRAM_WORDS : first + NGRAM_WORDS + number]
     for index in range(number):
         places[U(min(ends[U(index)] - begins[U(index)], LENGTHS - 1)) + U(1)] += 1
@@ -194,22 +196,6 @@ def _hash_block(out: Any, words: Any, first: int, number: int, order: Any, hashe
     for place in range(number):
         shingle = U(order[U(place)])
         hashes[U(place)] = xxh64(out, begins[shingle], ends[shingle] - 1)
-
-
-@inner
-def _minima(hashes: Any, number: int, factors: Any, addends: Any, signature: Any) -> None:
-    """Lower each permutation's minimum: factor * fmix32(hash) + addend modulo 2**32, four permutations at a time."""
-    for row in range(0, NUM_PERMUTATIONS, 4):
-        m0, m1, m2, m3 = signature[row], signature[row + 1], signature[row + 2], signature[row + 3]
-        f0, f1, f2, f3 = factors[row], factors[row + 1], factors[row + 2], factors[row + 3]
-        a0, a1, a2, a3 = addends[row], addends[row + 1], addends[row + 2], addends[row + 3]
-        for index in range(number):
-            value = hashes[index]
-            m0 = min(m0, np.uint32(f0 * value + a0))
-            m1 = min(m1, np.uint32(f1 * value + a1))
-            m2 = min(m2, np.uint32(f2 * value + a2))
-            m3 = min(m3, np.uint32(f3 * value + a3))
-        signature[row], signature[row + 1], signature[row + 2], signature[row + 3] = m0, m1, m2, m3
 
 
 @inner
@@ -230,7 +216,8 @@ def _sign(data: Any, bounds: Any, tables: Any, permutations: Any, signatures: An
     out = np.empty(OUTPUT_FACTOR * largest + SLACK, np.uint8)
     words = np.empty(largest // 2 + SLACK, np.int64)  # a word and its separator: two bytes at least
     scratch = (out, words)
-    order, hashes, mixed = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint32)
+    order = np.empty(LENGTHS + 1, np.int32), np.empty(BLOCK, np.int64)
+    hashes, mixed = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint32)
     for row in range(len(counts)):
         _, num_words = _normalise(data, bounds[row], bounds[row + 1], tables, scratch)
         counts[row] = max(0, num_words - NGRAM_WORDS + 1)
@@ -238,7 +225,7 @@ def _sign(data: Any, bounds: Any, tables: Any, permutations: Any, signatures: An
             number = min(BLOCK, counts[row] - first)
             _hash_block(out, words, first, number, order, hashes)
             _mixed(hashes, number, mixed)
-            _minima(mixed, number, permutations[0], permutations[1], signatures[row])
+            lower_minima(mixed, number, permutations, signatures, row * NUM_PERMUTATIONS)
 
 
 def sign_documents(texts: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -268,7 +255,7 @@ def _shingle_sets(data: Any, bounds: Any, tables: Any, ends: Any) -> Any:
         largest = max(largest, bounds[row + 1] - bounds[row])
     out = np.empty(OUTPUT_FACTOR * largest + SLACK, np.uint8)
     words = np.empty(largest // 2 + SLACK, np.int64)
-    order = np.empty(BLOCK, np.int64)
+    order = np.empty(LENGTHS + 1, np.int32), np.empty(BLOCK, np.int64)
     scratch = (out, words)
     hashes = np.empty(1024, np.uint64)
     size = 0

@@ -20,7 +20,7 @@ from tasks.dedup_near.candidates import (
 from tasks.dedup_near.signatures import sign
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.errors import DataError
-from tasks.kernels.shingles import NUM_PERMUTATIONS
+from tasks.kernels.minima import NUM_PERMUTATIONS
 from tasks.manifest import Manifest, list_manifests, load_manifest
 from tasks.parts import read_part
 

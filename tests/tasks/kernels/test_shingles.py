@@ -10,7 +10,8 @@ import pytest
 import xxhash
 from datasketch import MinHash
 
-from tasks.kernels.shingles import NUM_PERMUTATIONS, normalise_texts, shingle_sets, sign_documents
+from tasks.kernels.minima import NUM_PERMUTATIONS
+from tasks.kernels.shingles import normalise_texts, shingle_sets, sign_documents
 
 REAL = Path(__file__).parents[4] / "shared/data/text"
 ALPHABETS = [
