@@ -237,7 +237,7 @@ def spread_lengths(phase: dict[str, Any]) -> list[dict[str, Any]]:
     if not (isinstance(lengths, dict) and tokens is not None and isinstance(schedule, dict)):
         return [phase]
     tokens = _number(tokens)
-    begins = sorted((_number(begin), _number(length)) for begin, length in lengths.items())
+    begins = sorted((_number(begin, is_key=True), _number(length)) for begin, length in lengths.items())
     rising = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(begins))
     if not begins or begins[0][0] != 0 or not rising or begins[-1][0] >= tokens:
         raise ValueError(
@@ -283,11 +283,12 @@ def fill_in_phases(phases: list[Any], size: object) -> list[Any]:
 def _ramp(batch: object) -> list[tuple[int, int]]:
     """(from_tokens, rows) of a batch as a recipe gives it, in order; none where it is no number or mapping."""
     given = {0: batch} if isinstance(batch, int) else batch
-    return sorted((_number(at), _number(rows)) for at, rows in given.items()) if isinstance(given, dict) else []
+    steps = given.items() if isinstance(given, dict) else ()
+    return sorted((_number(at, is_key=True), _number(rows)) for at, rows in steps)
 
 
-def _number(given: Any) -> int:
-    """A key or value of a mapping as a whole number. Raises ValueError."""
-    if isinstance(given, bool) or not str(given).removesuffix(".0").isdecimal():
+def _number(given: Any, *, is_key: bool = False) -> int:
+    """A value of a mapping as a whole number, or a key, which JSON keeps as text. Raises ValueError."""
+    if isinstance(given, bool) or not isinstance(given, (int, str) if is_key else int) or not str(given).isdecimal():
         raise ValueError(f"{given!r} is no whole number, 0 or more")
-    return int(str(given).removesuffix(".0"))
+    return int(given)

@@ -105,7 +105,9 @@ def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
     for step in location:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     wanted = WANTED.get(details["type"])
-    message = f"Input should be {wanted}" if wanted else details["msg"].removeprefix("Value error, ")
+    message = (
+        f"Input should be {wanted}" if wanted else details["msg"].removeprefix("Value error, ").replace("Tuple", "List")
+    )
     if details["type"] == "extra_forbidden":
         allowed = _allowed_keys(model, location)
         close = difflib.get_close_matches(str(location[-1]), allowed, n=1)

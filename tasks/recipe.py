@@ -305,7 +305,7 @@ def _with_imported_model(values: Any) -> Any:
 
 
 def _absolute(place: str, folder: Path) -> str:
-    if place.startswith(("{root}", "recipe:")) or "://" in place or Path(place).is_absolute():
+    if not place or place.startswith(("{root}", "recipe:")) or "://" in place or Path(place).is_absolute():
         return place
     return str((folder / place).resolve())
 

@@ -67,7 +67,7 @@ class IngestConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     """All sources of a recipe, and how much raw data makes a part."""
 
     sources: dict[SourceName, SourceConfig] = Field(min_length=1, description="name of the source: its settings")
-    part_bytes: Size = Field(default=128 << 20, ge=1024, description="raw bytes of one part, about")
+    part_bytes: Annotated[Size, Field(ge=1024)] = Field(default=128 << 20, description="raw bytes of one part, about")
 
     def reading(self) -> "IngestConfig":
         """Itself with the sources' `reading`: what decides the documents, given the files."""
@@ -128,9 +128,9 @@ def list_source(name: str, source: SourceConfig, root: Storage) -> list[FileInfo
     path = f"ingest.sources.{name}"
     try:
         place = source.storage(root)
+        found = place.list_files()
     except ConfigError as error:
         raise ConfigError(f"{path}.base: {error}") from error
-    found = place.list_files()
     if not found:
         raise ConfigError(f"{path}.base: nothing is at {source.base!r} ({place.url}); wanted a folder with files")
     wanted = list(_selected(found, source))

@@ -175,7 +175,7 @@ def test_what_is_no_recipe_at_all(given: object) -> None:
         (b"model: [{a: {size: tiny, size: demo}}]\n", "key 'size' is given twice"),
         (b"- a\n", "mapping of sections, not list"),
         (b"", "mapping of sections, not NoneType"),
-        (b"\xff\xfe\x00name", "can't decode byte 0xff"),
+        (b"\xff\xfe\x00name", "is in UTF-16-LE; write it in UTF-8"),
         (b"name: a\x00b\n", "special characters are not allowed"),
         (b"name: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
         (b"? [a, b]\n: 1\n", "unhashable key"),
@@ -266,11 +266,12 @@ def test_a_place_that_no_file_can_have_is_named(written: Path) -> None:
         Recipe.load(written, ['evaluate.tasks.piqa.path="a\\0b"'])
 
 
-@pytest.mark.parametrize("tokens", [8192.0, "8192"])
-def test_lengths_by_tokens_take_tokens_as_they_are_taken_elsewhere(tokens: object) -> None:
-    [short, long] = Recipe.parse(
-        values(train=phases({"tokens": tokens, "sequence_length": {0: 32, 4096: 64}}))
-    ).train.phases
+@pytest.mark.parametrize("length", [64, {0: 32, 4096: 64}])
+@pytest.mark.parametrize("tokens", [8192.0, "8192", True])
+def test_lengths_by_tokens_take_tokens_as_they_are_taken_elsewhere(tokens: object, length: object) -> None:
+    with pytest.raises(ConfigError, match=r"phases\[0\].*(valid integer|no whole number)"):
+        Recipe.parse(values(train=phases({"tokens": tokens, "sequence_length": length})))
+    [short, long] = Recipe.parse(values(train=phases({"sequence_length": {0: 32, "4096": 64}}))).train.phases
     assert (short.tokens, short.sequence_length, long.tokens, long.sequence_length) == (4096, 32, 4096, 64)
 
 

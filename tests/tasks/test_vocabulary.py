@@ -164,7 +164,7 @@ def test_long_rulers_do_not_become_pieces() -> None:
         ({"size": 258}, "at least 259 are needed"),
         ({"size": 259, "special_tokens": {"more": ["<|tool|>"]}}, "at least 260"),
         ({"sample_weights": {"web": 0}}, "sum to nothing"),
-        ({"sample_weights": {"web": -1}}, "negative"),
+        ({"sample_weights": {"web": -1}}, "greater than or equal to 0"),
         ({"pattern": "gpt5"}, "cl100k"),
         ({"special_tokens": {"bos": "<|eos|>"}}, "must differ"),
         ({"special_tokens": {"pad": ""}}, "at least 1 character"),
