@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
@@ -44,6 +44,7 @@ from model.checkpoint_files import (
 from model.distribute import local_tensor
 from model.ranks import Ranks
 from model.saving import SaveFailed
+from model.shards import ShardWriter
 from model.store import Store
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class Checkpoints:
         try:
             dcp_save(
                 tensors,
-                storage_writer=HuggingFaceStorageWriter(str(own), save_distributed=True),
+                storage_writer=ShardWriter(own),
                 process_group=self.ranks.group,
                 no_dist=self.ranks.count == 1,
             )
