@@ -179,6 +179,20 @@ def curated(server_url: str, raw_folder: Path, tiny_recipe: TinyRecipe, tmp_path
     return record
 
 
+@pytest.fixture(scope="session")
+def finished(
+    server_url: str, curated: RunRecord, raw_folder: Path, tiny_recipe: TinyRecipe, tmp_path_factory: Any
+) -> tuple[str, RunRecord]:
+    """Root and record of a run of the whole tiny recipe that nothing disturbed, in this process."""
+    root = str(tmp_path_factory.mktemp("finished") / "lake")
+    shutil.copytree(raw_folder / "lake", root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BASEMILL_WORKERS", "0")
+        state, record = run_recipe(server_url, root, tiny_recipe(raw_folder), None, until_stage=None)
+    assert state.is_completed(), state.message
+    return root, record
+
+
 @pytest.fixture
 def first(curated: RunRecord, raw_folder: Path, root: str) -> RunRecord:
     """The record of a finished run up to mix, which lies in the test's root."""
