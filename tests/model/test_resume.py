@@ -164,7 +164,8 @@ def test_two_bad_steps_are_skipped_once_through_a_resume(make_job: Any, rank_pro
     The window of good steps comes through the resume, bad ones are never in it, and the moments' step counts good ones.
     """
     stability = StabilityConfig(window_steps=64, min_window_steps=16)
-    job = make_job(phase=phase_of(45), settings={"checkpoint_steps": 10})
+    settings = {"checkpoint_steps": 10, "background_saves": False}  # else the kill may come before step 30 is saved
+    job = make_job(phase=phase_of(45), settings=settings)
     job = replace(job, run=job.run.model_copy(update={"stability": stability}))
     # Forward passes of a rank: one per step, one per probe: at each save and at the load
     trouble = {"POISON": {1: {24: math.inf}}, "KILL_IN": {0: ("optimizer", 32)}}
