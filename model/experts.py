@@ -11,7 +11,7 @@ Losses, sums over valid tokens (the caller divides by their global count, as for
 Loss-free balancing (2408.15664): a bias, seen by selection alone, moves by `bias_rate` towards even loads once per
 applied step (`update_router_biases`); it is a buffer, fp32, and part of the checkpoint.
 
-CUDA in bf16: torch's grouped product. Elsewhere: a loop over experts, each a product of its own rows.
+CUDA in bf16: torch's grouped product. Elsewhere: a loop over experts, each with products of its own rows.
 
 Shapes: B batch, T time, D width, F inner width, E experts, K active experts, L = B x T tokens,
 M = L x K, sorted by expert.
@@ -55,16 +55,14 @@ class Experts(nn.Module):
 
     @torch.compiler.disable  # rows per expert differ per batch: compiled, every batch would compile it anew
     def _mix(self, x_BTD: Tensor, gates_BTK: Tensor, chosen_BTK: Tensor) -> Tensor:
-        active = chosen_BTK.shape[-1]
         order_M = chosen_BTK.flatten().sort(stable=True).indices
         counts_E = chosen_BTK.flatten().bincount(minlength=len(self.down))
-        x_MD = _Spread.apply(x_BTD.flatten(0, 1), order_M, active)  # type: ignore[no-untyped-call]
-        gate_up_MF = grouped_product(x_MD, self.gate_up.to(x_MD.dtype), counts_E)
-        h_MF = _SwiGLU.apply(gate_up_MF)  # type: ignore[no-untyped-call]
-        y_MD = grouped_product(h_MF, self.down.to(x_MD.dtype), counts_E)
-        gates_LK = gates_BTK.flatten(0, 1).to(y_MD.dtype)
-        out_LD: Tensor = _Collect.apply(y_MD, gates_LK, order_M)  # type: ignore[no-untyped-call]
-        return out_LD.view_as(x_BTD)
+        x_LD, gates_LK = x_BTD.flatten(0, 1), gates_BTK.flatten(0, 1).to(x_BTD.dtype)
+        fits = x_LD.dtype == torch.bfloat16 and all(size % 8 == 0 for size in self.gate_up.shape[1:])
+        mix = (
+            grouped_products if x_LD.device.type == "cuda" and fits else loop
+        )  # its kernel wants rows of whole 16 bytes
+        return mix(x_LD, gates_LK, self.gate_up, self.down, order_M, counts_E).view_as(x_BTD)
 
 
 class Router(nn.Module):
@@ -81,7 +79,8 @@ class Router(nn.Module):
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None) -> tuple[Tensor, Tensor, Routing]:
         """(gates fp32, experts, both (B, T, K) with the largest score first; what it did)."""
         logits_BTE = F.linear(x_BTD.float(), self.weight.float())
-        probabilities_BTE = logits_BTE.softmax(-1)
+        logsumexp_BT1 = logits_BTE.logsumexp(-1, keepdim=True)
+        probabilities_BTE = (logits_BTE - logsumexp_BT1).exp()
         scores_BTE = probabilities_BTE.detach() if self.bias_E is None else probabilities_BTE.detach() + self.bias_E
         chosen_BTK = scores_BTE.sort(dim=-1, descending=True, stable=True).indices[..., : self.active]
         gates_BTK = probabilities_BTE.gather(-1, chosen_BTK)
@@ -91,7 +90,7 @@ class Router(nn.Module):
         counts_BE.scatter_add_(1, chosen_BTK.flatten(1), valid_BT1.expand_as(chosen_BTK).flatten(1))
         sums_BE, rows_B1 = (probabilities_BTE * valid_BT1).sum(1), valid_BT1.sum(1).clamp(min=1)
         balance = len(self.weight) / self.active * (counts_BE * sums_BE / rows_B1).sum()
-        z = (logits_BTE.logsumexp(-1, keepdim=True).square() * valid_BT1).sum()
+        z = (logsumexp_BT1.square() * valid_BT1).sum()
         return gates_BTK, chosen_BTK, Routing(balance, z, counts_BE.sum(0))
 
 
@@ -107,60 +106,111 @@ def update_router_biases(model: nn.Module, loads_LE: Tensor) -> None:
             router.bias_E += router.bias_rate * (loads_E.mean() - loads_E).sign()
 
 
-def grouped_product(x_MI: Tensor, weight_EIO: Tensor, counts_E: Tensor) -> Tensor:
-    """Rows of x, sorted by expert, each times the matrix of its expert; counts_E: how many rows each has."""
-    fits = x_MI.dtype == torch.bfloat16 and weight_EIO.shape[1] % 8 == 0 and weight_EIO.shape[2] % 8 == 0
-    if x_MI.device.type == "cuda" and fits:  # its kernel wants rows of whole 16 bytes
-        return F.grouped_mm(x_MI, weight_EIO, offs=counts_E.cumsum(0).to(torch.int32))
-    product: Tensor = _GroupedProduct.apply(x_MI, weight_EIO, counts_E.tolist())  # type: ignore[no-untyped-call]
-    return product
+def loop(
+    x_LD: Tensor, gates_LK: Tensor, gate_up_EDF: Tensor, down_EFD: Tensor, order_M: Tensor, counts_E: Tensor
+) -> Tensor:
+    """The mixture, one expert after the other. order_M sorts by expert, counts_E says how many rows each has."""
+    weights = gate_up_EDF, down_EFD
+    out_LD: Tensor = _Loop.apply(x_LD, gates_LK, *weights, order_M, counts_E.tolist())  # type: ignore[no-untyped-call]
+    return out_LD
 
 
-class _GroupedProduct(torch.autograd.Function):
-    """The loop, written into whole tensors: autograd's own would make a zero tensor of all experts for each of them."""
+def grouped_products(
+    x_LD: Tensor, gates_LK: Tensor, gate_up_EDF: Tensor, down_EFD: Tensor, order_M: Tensor, counts_E: Tensor
+) -> Tensor:
+    """The same by torch's grouped product: in bf16, rows of whole 16 bytes."""
+    ends_E = counts_E.cumsum(0).to(torch.int32)
+    x_MD = _Spread.apply(x_LD, order_M, gates_LK.shape[1])  # type: ignore[no-untyped-call]
+    h_MF = _SwiGLU.apply(F.grouped_mm(x_MD, gate_up_EDF.to(x_MD.dtype), offs=ends_E))  # type: ignore[no-untyped-call]
+    y_MD = F.grouped_mm(h_MF, down_EFD.to(x_MD.dtype), offs=ends_E)
+    out_LD: Tensor = _Collect.apply(y_MD, gates_LK, order_M)  # type: ignore[no-untyped-call]
+    return out_LD
+
+
+class _Loop(torch.autograd.Function):
+    """All in one: what is between an expert's products stays in the cache, weights' gradients go where they belong."""
 
     @staticmethod
-    def forward(ctx: Any, x_MI: Tensor, weight_EIO: Tensor, counts: list[int]) -> Tensor:
-        ctx.save_for_backward(x_MI, weight_EIO)
-        ctx.counts = counts
-        out_MO = x_MI.new_empty(len(x_MI), weight_EIO.shape[2])
-        for x, weight, out in zip(x_MI.split(counts), weight_EIO, out_MO.split(counts), strict=True):
-            torch.mm(x, weight, out=out)
-        return out_MO
+    def forward(ctx: Any, x_LD: Tensor, gates_LK: Tensor, *weights_and_routes: Any) -> Tensor:
+        gate_up_EDF, down_EFD, order_M, counts = weights_and_routes
+        ctx.weight_dtypes, ctx.counts = (gate_up_EDF.dtype, down_EFD.dtype), counts
+        gate_up_EDF, down_EFD = gate_up_EDF.to(x_LD.dtype), down_EFD.to(x_LD.dtype)
+        gate_up_MF = x_LD.new_empty(len(order_M), gate_up_EDF.shape[2])
+        silu_MF, y_MD = x_LD.new_empty(len(order_M), down_EFD.shape[1]), x_LD.new_empty(len(order_M), x_LD.shape[1])
+        pieces = (tensor.split(counts) for tensor in (order_M // gates_LK.shape[1], gate_up_MF, silu_MF, y_MD))
+        for tokens, gate_up, silu, y, gate_up_weight, down in zip(*pieces, gate_up_EDF, down_EFD, strict=True):
+            torch.mm(x_LD.index_select(0, tokens), gate_up_weight, out=gate_up)
+            torch.mm(_swiglu(gate_up, silu), down, out=y)
+        ctx.save_for_backward(x_LD, gates_LK, gate_up_EDF, down_EFD, order_M, gate_up_MF, silu_MF, y_MD)
+        return F.embedding_bag(_inverse(order_M).view_as(gates_LK), y_MD, mode="sum", per_sample_weights=gates_LK)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        x_MI, weight_EIO = ctx.saved_tensors
-        grad_x_MI, grad_weight_EIO = torch.empty_like(x_MI), torch.empty_like(weight_EIO)
-        pieces = (tensor.split(ctx.counts) for tensor in (x_MI, grads[0], grad_x_MI))
-        for x, grad, grad_x, weight, grad_weight in zip(*pieces, weight_EIO, grad_weight_EIO, strict=True):
-            torch.mm(grad, weight.T, out=grad_x)
-            torch.mm(x.T, grad, out=grad_weight)  # zeros where an expert has no row
-        return grad_x_MI, grad_weight_EIO, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x_LD, gates_LK, gate_up_EDF, down_EFD, order_M, gate_up_MF, silu_MF, y_MD = ctx.saved_tensors
+        gates_M = gates_LK.flatten().index_select(0, order_M)
+        grad_x_MD, grad_gates_M = torch.empty_like(y_MD), torch.empty_like(gates_M)
+        grad_weights = [
+            torch.empty_like(weight, dtype=dtype)
+            for weight, dtype in zip((gate_up_EDF, down_EFD), ctx.weight_dtypes, strict=True)
+        ]
+        rows = (order_M // gates_LK.shape[1], gates_M, gate_up_MF, silu_MF, y_MD, grad_x_MD, grad_gates_M)
+        pieces = zip(*(tensor.split(ctx.counts) for tensor in rows), strict=True)
+        for (tokens, gates, gate_up, silu, y, grad_x, grad_gates), gate_up_weight, down, *grad_weight in zip(
+            pieces, gate_up_EDF, down_EFD, *grad_weights, strict=True
+        ):
+            grad_y = grads[0].index_select(0, tokens)
+            torch.sum(grad_y * y, dim=1, out=grad_gates)
+            grad_y *= gates[:, None]
+            h, grad_gate_up = _swiglu_backward(gate_up, silu, grad_y @ down.T)
+            _sum_of_products(h, grad_y, grad_weight[1])
+            _sum_of_products(x_LD.index_select(0, tokens), grad_gate_up, grad_weight[0])
+            torch.mm(grad_gate_up, gate_up_weight.T, out=grad_x)
+        places_LK = _inverse(order_M).view_as(gates_LK)
+        grad_gates_LK = grad_gates_M.index_select(0, places_LK.flatten()).view_as(gates_LK)
+        return F.embedding_bag(places_LK, grad_x_MD, mode="sum"), grad_gates_LK, *grad_weights, None, None
+
+
+def _swiglu(gate_up_MF: Tensor, silu_MF: Tensor) -> Tensor:
+    h_MF = torch.empty_like(silu_MF)
+    for gate_up, silu, h in _rows_in_cache(gate_up_MF, silu_MF, h_MF):
+        gate, up = gate_up.chunk(2, dim=-1)
+        torch.mul(torch.ops.aten.silu.out(gate, out=silu), up, out=h)
+    return h_MF
+
+
+def _swiglu_backward(gate_up_MF: Tensor, silu_MF: Tensor, grad_h_MF: Tensor) -> tuple[Tensor, Tensor]:
+    h_MF, grad_gate_up_MF = torch.empty_like(silu_MF), torch.empty_like(gate_up_MF)
+    for gate_up, silu, grad_h, h, grad_gate_up in _rows_in_cache(gate_up_MF, silu_MF, grad_h_MF, h_MF, grad_gate_up_MF):
+        gate, up = gate_up.chunk(2, dim=-1)
+        grad_gate, grad_up = grad_gate_up.chunk(2, dim=-1)
+        torch.mul(silu, up, out=h)
+        torch.mul(grad_h, silu, out=grad_up)
+        torch.ops.aten.silu_backward.grad_input(grad_h.mul_(up), gate, grad_input=grad_gate)
+    return h_MF, grad_gate_up_MF
+
+
+def _sum_of_products(x_MI: Tensor, grad_MO: Tensor, out_IO: Tensor) -> None:
+    """Writes the gradient of a weight: zeros where there is no row. In bf16 a transposed copy first is faster."""
+    x_IM = x_MI.T.contiguous() if x_MI.dtype == torch.bfloat16 else x_MI.T
+    if out_IO.dtype == x_MI.dtype:
+        torch.mm(x_IM, grad_MO, out=out_IO)
+    else:
+        out_IO.copy_(x_IM @ grad_MO)
 
 
 class _SwiGLU(torch.autograd.Function):
-    """silu(gate) * up of gate and up side by side, piece by piece, so that what lies between stays in the cache."""
+    """silu(gate) * up of gate and up side by side; nothing but those is kept for backward."""
 
     @staticmethod
     def forward(ctx: Any, gate_up_MF: Tensor) -> Tensor:
         ctx.save_for_backward(gate_up_MF)
-        out_MF = gate_up_MF.new_empty(len(gate_up_MF), gate_up_MF.shape[1] // 2)
-        for gate_up, out in _rows_in_cache(gate_up_MF, out_MF):
-            gate, up = gate_up.chunk(2, dim=-1)
-            torch.mul(F.silu(gate), up, out=out)
-        return out_MF
+        gate, up = gate_up_MF.chunk(2, dim=-1)
+        return F.silu(gate) * up
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (gate_up_MF,) = ctx.saved_tensors
-        grad_gate_up_MF = torch.empty_like(gate_up_MF)
-        for gate_up, grad, grad_gate_up in _rows_in_cache(gate_up_MF, grads[0], grad_gate_up_MF):
-            gate, up = gate_up.chunk(2, dim=-1)
-            grad_gate, grad_up = grad_gate_up.chunk(2, dim=-1)
-            torch.mul(grad, F.silu(gate), out=grad_up)
-            torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
-        return grad_gate_up_MF
+        return _swiglu_backward(gate_up_MF, F.silu(gate_up_MF.chunk(2, dim=-1)[0]), grads[0])[1]
 
 
 class _Spread(torch.autograd.Function):
@@ -190,14 +240,10 @@ class _Collect(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         y_MD, gates_LK, order_M = ctx.saved_tensors
-        grad_y_MD, gates_M = torch.empty_like(y_MD), gates_LK.flatten().index_select(0, order_M)
-        grad_gates_M = torch.empty_like(gates_M)
-        pieces = _rows_in_cache(y_MD, order_M // gates_LK.shape[1], gates_M, grad_y_MD, grad_gates_M)
-        for y, tokens, gates, grad_y, grad_gates in pieces:
-            grad = grads[0].index_select(0, tokens)
-            torch.sum(grad * y, dim=1, out=grad_gates)
-            torch.mul(grad, gates[:, None], out=grad_y)
-        return grad_y_MD, grad_gates_M.index_select(0, _inverse(order_M)).view_as(gates_LK), None
+        gates_M = gates_LK.flatten().index_select(0, order_M)
+        grad_MD = grads[0].index_select(0, order_M // gates_LK.shape[1])
+        grad_gates_M = (grad_MD * y_MD).sum(1)
+        return grad_MD * gates_M[:, None], grad_gates_M.index_select(0, _inverse(order_M)).view_as(gates_LK), None
 
 
 def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.architecture import ModelConfig
-from model.experts import Experts, grouped_product, update_router_biases
+from model.experts import Experts, grouped_products, loop, update_router_biases
 from model.initialization import initialize
 from model.transformer import Transformer
 
@@ -144,14 +144,35 @@ def test_biases_reach_even_loads_and_are_part_of_the_state() -> None:
     assert all(bias.dtype == torch.float32 and bias.any() for bias in biases)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_grouped_product_is_the_product_of_each_group(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    x_MI, weight_EIO = torch.randn(10, 8).to(dtype), torch.randn(3, 8, 16).to(dtype)
-    out_MO = grouped_product(x_MI, weight_EIO, torch.tensor([4, 0, 6]))
-    assert torch.equal(out_MO, torch.cat((x_MI[:4] @ weight_EIO[0], x_MI[4:] @ weight_EIO[2])))
-    whole = F.grouped_mm(x_MI.bfloat16(), weight_EIO.bfloat16(), offs=torch.tensor([4, 4, 10], dtype=torch.int32))
-    torch.testing.assert_close(whole.float(), out_MO.float(), rtol=2e-2, atol=5e-2)  # what CUDA in bf16 calls
+def test_grouped_products_equal_the_loop_in_values_and_gradients() -> None:
+    """What CUDA in bf16 calls, run here: nothing chooses the second of three experts."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (6, 8), (6, 2), (3, 8, 32), (3, 16, 8)
+    inputs = [torch.randn(shape, generator=generator).bfloat16().requires_grad_() for shape in shapes]
+    order_M, counts_E = torch.tensor([0, 2, 5, 7, 8, 10, 1, 3, 4, 6, 9, 11]), torch.tensor([6, 0, 6])
+    x_LD, gates_LK, gate_up_EDF, down_EFD = inputs
+    outs_LD = [mix(x_LD, gates_LK, gate_up_EDF, down_EFD, order_M, counts_E) for mix in (loop, grouped_products)]
+    torch.testing.assert_close(*outs_LD, rtol=2e-2, atol=5e-2)
+    direction = torch.linspace(-1, 1, outs_LD[0].numel()).view_as(outs_LD[0]).bfloat16()
+    grads = [torch.autograd.grad((out_LD * direction).sum(), inputs) for out_LD in outs_LD]
+    for ours, grouped in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, grouped, rtol=2e-2, atol=0.2)
+    assert not grads[0][2][1].any()
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_gradients_of_weights_have_the_type_of_the_weights_and_bf16_products(weights: torch.dtype) -> None:
+    """fp32 masters in one process; gathered copies in bf16 under FSDP."""
+    layer = built()
+    layer.gate_up, layer.down = (
+        torch.nn.Parameter(p.detach().bfloat16().to(weights)) for p in (layer.gate_up, layer.down)
+    )
+    out_BTD, _ = layer(tokens().bfloat16())
+    out_BTD.sum().backward()
+    for parameter in (layer.gate_up, layer.down):
+        assert parameter.grad is not None
+        assert parameter.grad.dtype == weights
+        assert torch.equal(parameter.grad, parameter.grad.bfloat16().to(weights))
 
 
 def test_losses_of_routers_join_the_objective() -> None:
