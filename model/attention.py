@@ -5,12 +5,13 @@ from it once per forward pass (`lay_out`) and shared by all blocks:
 
 | device | kernel |
 |---|---|
-| CPU, up to 512 tokens | one call with an additive mask: B x T x T floats are small, one call beats many |
-| CPU above; CUDA in fp32 or with dropout | one causal call per document: cost does not grow with T squared |
+| CPU, up to 512 tokens, few documents | one call with an additive mask: B x T x T floats are small |
+| CPU else; CUDA in fp32 or with dropout | one causal call per document: cost does not grow with T squared |
 | CUDA in bf16 | torch's variable-length flash attention over all documents of the batch end to end |
 
-Masked weights are exactly 0 and tokens are rows of their own in every matrix product, so changing one document leaves
-the logits of the others unchanged to the bit.
+Few: their squares fill more than half of B x T x T. On the CPU a document of up to 512 tokens by itself is computed in
+fp32 whatever the type: torch's bf16 kernel takes twice as long there. Masked weights are exactly 0 and tokens are rows
+of their own in every matrix product, so changing one document leaves the logits of the others unchanged to the bit.
 
 Shapes: B batch, T time, D width, N query heads, K key-value heads, H head width.
 """
@@ -56,7 +57,8 @@ def lay_out(
     positions = (torch.arange(rows * length).view(rows, length) - first).to(like_BT.device)
     if like_BT.device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and not drops:
         return Layout(positions, boundaries=_boundaries(flat, rows * length).to(like_BT.device))
-    if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK:
+    few = 2 * int(sizes.square().sum()) > rows * length**2
+    if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK and few:
         allowed = (first[:, :, None] == first[:, None, :]).tril()
         mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill_(allowed.logical_not_(), float("-inf"))
         return Layout(positions, mask_B1TT=mask[:, None])
@@ -90,11 +92,15 @@ def _attend_each_document(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, layout
     # split, not slices: the gradient of a slice is a zero tensor of the whole batch
     end_to_end = (x.flatten(0, 1).transpose(0, 1)[None] for x in (q_BTNH, k_BTKH, v_BTKH))
     documents = zip(*(x.split(layout.document_lengths, 2) for x in end_to_end), strict=True)
-    outputs = [
-        F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=True)
-        for q, k, v in documents
-    ]
+    outputs = [_attend_document(q, k, v, dropout) for q, k, v in documents]
     return torch.cat(outputs, 2)[0].transpose(0, 1).view_as(q_BTNH)
+
+
+def _attend_document(q_1NTH: Tensor, k_1KTH: Tensor, v_1KTH: Tensor, dropout: float) -> Tensor:
+    exact = q_1NTH.device.type == "cpu" and q_1NTH.shape[2] <= LONGEST_DENSE_MASK
+    q, k, v = (x.float() if exact else x for x in (q_1NTH, k_1KTH, v_1KTH))
+    out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=True)
+    return out.to(q_1NTH.dtype)
 
 
 def _boundaries(flat_starts: Tensor, total: int) -> Tensor:

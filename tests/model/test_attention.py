@@ -53,6 +53,18 @@ def test_kernel_follows_length() -> None:
     assert long.document_lengths == [3, 1, 36, 473, 513]
 
 
+def test_many_short_documents_are_attended_to_one_by_one() -> None:
+    """Less than half of the squares of the rows is theirs: most of a mask would be waste."""
+    many = lay_out([[0, 20, 40], [0, 30]], batch(64), torch.bfloat16)
+    assert many.mask_B1TT is None
+    assert many.document_lengths == [20, 20, 24, 30, 34]
+    inputs = projections(64, torch.bfloat16)
+    wanted = plain_attention(*inputs, [[0, 20, 40], [0, 30]])
+    out = attend(*inputs, many)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.double(), wanted, rtol=0, atol=2e-2)
+
+
 def test_no_starts_is_one_document_per_row() -> None:
     layout = lay_out(None, batch(600), torch.float32)
     assert layout.document_lengths == [600, 600]

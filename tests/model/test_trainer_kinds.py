@@ -97,8 +97,11 @@ def test_first_twenty_losses_are_those_of_transformers(make_job: Any) -> None:
     reader, losses = PackReader(job.store, order_of(job.run, job.packs, {})), []
     for step, plan in enumerate(plan_phase(job.run)):
         batch = reader.read(np.arange(step * ROWS, (step + 1) * ROWS))
-        layout = lay_out(batch.document_starts, batch.ids_BT, torch.float32)
-        out = llama(batch.ids_BT, attention_mask=layout.mask_B1TT, position_ids=layout.positions_BT, use_cache=False)
+        positions_BT = lay_out(batch.document_starts, batch.ids_BT, torch.float32).positions_BT
+        first_BT = torch.arange(LENGTH) - positions_BT
+        masked_BTT = (first_BT[:, :, None] != first_BT[:, None, :]) | torch.ones(LENGTH, LENGTH).triu(1).bool()
+        mask_B1TT = torch.zeros(masked_BTT.shape).masked_fill(masked_BTT, float("-inf"))[:, None]
+        out = llama(batch.ids_BT, attention_mask=mask_B1TT, position_ids=positions_BT, use_cache=False)
         nll = F.cross_entropy(out.logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="sum") / batch.num_targets
         z = (out.logits.logsumexp(-1).square() * (batch.targets_BT != IGNORED)).sum() / batch.num_targets
         (nll + 1e-4 * z).backward()
