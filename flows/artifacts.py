@@ -22,8 +22,8 @@ from prefect.exceptions import PrefectException, PrefectHTTPStatusError
 
 from tasks.errors import PipelineError
 from tasks.journal import LISTENERS, Event, Run
-from tasks.live_training import LiveTraining
 from tasks.report import dashboard_pages, live_pages
+from tasks.train.live import LiveTraining
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from tasks.journal import PlanLine, Run
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, find_record, load_record, new_run_id, stages_between
 from tasks.schedule import forecast
-from tasks.schedule_page import schedule_page
+from tasks.schedule.page import schedule_page
 from tasks.start_check import check_start
 from tasks.storage import Storage
 from tasks.summary import summarise

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from flows.display import MEGABYTE, say, say_mixture, say_table
 from tasks.schedule import Forecast, PhaseForecast
-from tasks.schedule_page import CURVES, duration, series_of, strip
+from tasks.schedule.page import CURVES, duration, series_of, strip
 
 
 def say_forecast(forecast: Forecast) -> None:

@@ -24,7 +24,7 @@ from tasks.outcome import Reference
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, find_record
 from tasks.storage import Storage
-from tasks.train_ranks import dismiss, follow, is_under_torchrun
+from tasks.train.ranks import dismiss, follow, is_under_torchrun
 
 
 def main(run_name: RunName, root: Root = "./lake") -> None:

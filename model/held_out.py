@@ -1,7 +1,7 @@
 """Held-out rows that judge a model while it is trained: a few rows per source, the same ones each time.
 
 Bits per byte = nats / (ln 2 x bytes of text that the targets stand for); special tokens stand for none and are left out
-of both sums, as in tasks/evaluate.py.
+of both sums, as in tasks/evaluate/__init__.py.
 """
 
 import json

@@ -27,7 +27,7 @@ from tasks.manifest import Manifest, load_manifest
 from tasks.runs import RunRecord, new_run_id
 from tasks.storage import Storage
 
-HARNESS_VERSION = "0.4.13"  # the one that tasks/task_scores.py is compared with
+HARNESS_VERSION = "0.4.13"  # the one that tasks/evaluate/task_scores.py is compared with
 VARIABLE = "BASEMILL_LM_EVAL"
 RECORD = "record.json"
 STDERR = 2  # the file descriptor: stdout is for our own answer

@@ -27,13 +27,13 @@ from pydantic import BaseModel
 
 from model.config import PhaseRun
 from model.job import order_of
-from tasks.drop_list import DropListConfig, write_drop_list
 from tasks.errors import ConfigError
 from tasks.fork import notes_of
 from tasks.manifest import Manifest, load_manifest
 from tasks.parts import Part, read_part
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord
+from tasks.select.drop_list import DropListConfig, write_drop_list
 from tasks.storage import Storage
 from tasks.trace import TracedRow, documents_behind, facts_of, inputs_of, traced_rows
 from tasks.train import pack_of

@@ -16,7 +16,7 @@ from model.architecture import ModelConfig
 from model.config import TrainConfig
 from model.phases import fill_in_phases
 from model.shapes import shape_of
-from tasks.classifier_config import ClassifiersConfig
+from tasks.classifiers.settings import ClassifiersConfig
 from tasks.cluster_sizes import CLUSTER_SIZE
 from tasks.config import canonical_json, explain, for_source, merge
 from tasks.decontaminate import DecontaminateConfig
@@ -31,7 +31,7 @@ from tasks.mixture import MixConfig, divided_by, sub_sources
 from tasks.pack import PackConfig
 from tasks.recipe_files import unmarked
 from tasks.redact import RedactConfig
-from tasks.rules import SelectConfig
+from tasks.select.rules import SelectConfig
 from tasks.signals import SignalsConfig
 from tasks.splits import whole_source
 from tasks.vocabulary import VocabularyConfig

@@ -19,8 +19,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.charset import wide_charset
 from tasks.errors import ConfigError, DataError, StorageError
+from tasks.ingest.charset import wide_charset
 from tasks.storage import Storage
 
 RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"

@@ -5,11 +5,10 @@ run that would fail on its recipe hours later ends here, with exit status 2.
 """
 
 from model.config import TrainConfig
-from tasks.classifier_config import ClassifiersConfig, read_files, read_labelled
-from tasks.domain_lists import by_content
-from tasks.drop_list import read_drop_lists
+from tasks.classifiers.settings import ClassifiersConfig, read_files, read_labelled
+from tasks.decontaminate.evaluation_sets import EvaluationSetConfig, place_of, read_items, read_set_file
 from tasks.errors import ConfigError, DataError
-from tasks.evaluation_sets import EvaluationSetConfig, place_of, read_items, read_set_file
+from tasks.evaluate.task_scores import check_tasks
 from tasks.fork import check_fork, fork_label, taken_before
 from tasks.import_weights import check_model
 from tasks.ingest import IngestConfig
@@ -19,9 +18,10 @@ from tasks.journal import Run
 from tasks.parallel import workers_here
 from tasks.pins import find_index, find_pinned
 from tasks.recipe_files import format_of
+from tasks.select.drop_list import read_drop_lists
 from tasks.signals import SignalsConfig
+from tasks.signals.domain_lists import by_content
 from tasks.storage import Storage
-from tasks.task_scores import check_tasks
 from tasks.train import SETTINGS_VARIABLE, settings_from_environment
 
 

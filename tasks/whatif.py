@@ -1,10 +1,10 @@
 """What other rules would keep and drop, from the stored signals of a run (`basemill whatif`): no Ray, nothing written.
 
-Both the run's select settings and the changed ones are judged by tasks/verdicts.py over the same tables of signals, the
-very code of the stage, so that a rerun with these settings drops the same documents for the same reasons. Per rule:
-drops (the first rule that failed), fails (whether first or not) and alone (the document fails no other rule: what
-would come back without this one). Documents that a drop list names are judged like all others. 1 million documents
-take about 10 s on one core.
+Both the run's select settings and the changed ones are judged by tasks/select/verdicts.py over the same tables of
+signals, the very code of the stage, so that a rerun with these settings drops the same documents for the same reasons.
+Per rule: drops (the first rule that failed), fails (whether first or not) and alone (the document fails no other rule:
+what would come back without this one). Documents that a drop list names are judged like all others. 1 million
+documents take about 10 s on one core.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ from tasks.errors import ConfigError
 from tasks.manifest import Manifest, load_manifest
 from tasks.parts import Part, read_part
 from tasks.recipe import Recipe, parse_override
-from tasks.rules import ALL_CUT, EMPTY, SelectConfig
 from tasks.runs import RunRecord
 from tasks.samples import Sample, rank_of, read_texts
 from tasks.select import loses_too_much
+from tasks.select.rules import ALL_CUT, EMPTY, SelectConfig
+from tasks.select.verdicts import Verdict, first_failing, verdicts
 from tasks.signal_table import with_all_signals
 from tasks.storage import Storage
-from tasks.verdicts import Verdict, first_failing, verdicts
 
 DEFAULT_SAMPLES = 3
 HASH_FACTOR = 2654435761  # Knuth's: neighbours end far apart

@@ -14,9 +14,9 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 HOMES = {  # a heavy package and the only places that may import it
     "prefect": ("flows",),
-    "ray": ("tasks/parallel.py", "tasks/train_ranks.py"),
+    "ray": ("tasks/parallel.py", "tasks/train"),
     "s3fs": ("tasks/storage.py",),
-    "torch": ("model", "tasks/evaluate.py", "tasks/export.py", "tasks/train_ranks.py", "tasks/trained_model.py"),
+    "torch": ("model", "tasks/evaluate", "tasks/export.py", "tasks/train", "tasks/trained_model.py"),
     "numba": ("tasks/kernels",),
 }
 MAY_IMPORT = {

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from tasks.config import merge
+from tasks.evaluate.task_items import TaskName
 from tasks.manifest import MANIFEST_NAME
 from tasks.parts import Part
 from tasks.recipe import Recipe, parse_override
 from tasks.runs import RUN_STAGES, record_key
-from tasks.task_items import TaskName
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

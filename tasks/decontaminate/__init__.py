@@ -3,7 +3,7 @@
 Reads documents and the sets' files; writes the documents without those that hold items (action drop), with the spans
 cut (cut), or as they are (report). Steps, each a dataset of its own:
 
-    .index      what is looked for (tasks/evaluation_index.py)
+    .index      what is looked for (index.py)
     .hits       per part: which probes stand in which document, and where
     .common     probes in more than `max_documents` documents of the whole corpus: no evidence (GPT-3: 10)
     .decisions  per part: items of which a document holds at least `min_overlap` of the probes that are evidence
@@ -23,9 +23,9 @@ from tasks.config import for_source
 from tasks.dataset import Dataset, Workspace
 from tasks.decontaminate.apply import REASONS, clean_part
 from tasks.decontaminate.decisions import COMMON_SCHEMA, DECISION_SCHEMA, HITS_SCHEMA, REPORT_SCHEMA
+from tasks.decontaminate.evaluation_sets import read_items, read_set_file
 from tasks.decontaminate.settings import DecontaminateConfig
 from tasks.documents import DOCUMENT_SCHEMA
-from tasks.evaluation_sets import read_items, read_set_file
 from tasks.guard_rail import check_dropped_share
 from tasks.manifest import Manifest
 from tasks.parts import Part, PartFunction, Unit, read_part
@@ -117,12 +117,12 @@ def _publish_index(dataset: Dataset, config: DecontaminateConfig, files: dict[st
         for name, set_ in config.evaluation_sets.items()
     }
     step = dataset.into.dataset(
-        "decontaminate.index", None, inputs={}, module="tasks.evaluation_index",
+        "decontaminate.index", None, inputs={}, module="tasks.decontaminate.index",
         external={"sets": dict(dataset.external), "keys": keys},
     )  # fmt: skip
     if found := step.find():
         return found
-    from tasks.evaluation_index import build_index
+    from tasks.decontaminate.index import build_index
 
     items = {name: read_items(data, name, config.evaluation_sets[name]) for name, data in files.items()}
     tables, counts = build_index(items)

@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.decontaminate.decisions import REPORT_SCHEMA
+from tasks.decontaminate.evaluation_sets import CANARY_SET
+from tasks.decontaminate.index import EvaluationIndex, load_index
 from tasks.decontaminate.search import common_probes
-from tasks.evaluation_index import EvaluationIndex, load_index
-from tasks.evaluation_sets import CANARY_SET
 from tasks.parts import PartWriter, Unit, read_part
 
 SAMPLES = 5  # documents named per set; the dataset of step decisions names all

@@ -13,9 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tasks.decontaminate.decisions import COMMON_SCHEMA, DECISION_SCHEMA, HITS_SCHEMA, by_document
+from tasks.decontaminate.evaluation_sets import CANARY_SET
+from tasks.decontaminate.index import EvaluationIndex, Finding, load_index
 from tasks.decontaminate.settings import DecontaminateConfig
-from tasks.evaluation_index import EvaluationIndex, Finding, load_index
-from tasks.evaluation_sets import CANARY_SET
 from tasks.parts import Part, PartWriter, Unit, documents_of, read_part
 
 

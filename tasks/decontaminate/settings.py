@@ -3,7 +3,7 @@
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
 from tasks.config import check_overrides, for_source
-from tasks.evaluation_sets import CANARY_SET, EvaluationSetConfig
+from tasks.decontaminate.evaluation_sets import CANARY_SET, EvaluationSetConfig
 
 PER_SOURCE = ("action", "min_overlap")  # of a set: what its files hold is the same for all sources
 

@@ -46,7 +46,7 @@ class NearDedupConfig(BaseModel, frozen=True, extra="forbid", strict=True):
         default=(), description="sources that lose no document: others are dropped for them", json_schema_extra=NEUTRAL
     )
     index: Several[str] = Field(
-default=(), json_schema_extra=NEUTRAL,
+        default=(), json_schema_extra=NEUTRAL,
         description="runs, or datasets of this stage, whose documents are there already: what is like them goes",
     )  # fmt: skip
     max_dropped_ratio: float = Field(

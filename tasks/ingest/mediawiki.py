@@ -12,7 +12,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 from xml.parsers import expat
 
-from tasks.charset import decode_bytes
+from tasks.ingest.charset import decode_bytes
 from tasks.ingest.records import Outcome, Outcomes, Record, Rejected, Skipped, note_decoding
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import ByteReader, Piece, codec_of, read_pieces

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.charset import BYTE_ORDER_MARKS, Decoded, decode_bytes
-from tasks.extract import MESSAGE_BYTES, MESSAGE_PAGES, Page, PageExtractor
+from tasks.ingest.charset import BYTE_ORDER_MARKS, Decoded, decode_bytes
+from tasks.ingest.extract import MESSAGE_BYTES, MESSAGE_PAGES, Page, PageExtractor
+from tasks.ingest.page_limits import Refused
 from tasks.ingest.records import EditReason, Outcome, Outcomes, Record, Rejected, note_decoding
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import Damage, Pieces
 from tasks.ingest.tabular import damaged
-from tasks.page_limits import Refused
 
 BINARY_BYTES = 8_192  # as git: a NUL near the start means that it is no text
 MAX_REPLACED_RATIO = 0.1

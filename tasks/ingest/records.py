@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tasks.charset import Decoded
+from tasks.ingest.charset import Decoded
 
 ErrorReason = Literal[
     # the file

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from tasks.config import Several, Size, fingerprint_of
 from tasks.errors import ConfigError, DataError
-from tasks.extract import ExtractorName
-from tasks.page_limits import PageLimits
+from tasks.ingest.extract import ExtractorName
+from tasks.ingest.page_limits import PageLimits
 from tasks.storage import FileInfo, Storage, sha256_of
 
 Format = Literal["auto", "jsonl", "lines", "parquet", "text", "html", "warc", "wet", "mediawiki"]

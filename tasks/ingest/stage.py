@@ -1,6 +1,6 @@
 """Raw files to documents: one part per unit of a source; what cannot be read goes to the ledger with its place.
 
-Reads: the files of every source (tasks/ingest/sources.py), cut into units (units.py).
+Reads: the files of every source (sources.py), cut into units (units.py).
 Writes: documents (doc_id, source, text, url, timestamp, raw_ref, meta) and a ledger of errors and repairs.
 Invariant, per part: records read = documents + errors + skipped (by kind).
 """
@@ -11,11 +11,11 @@ from typing import get_args
 import pyarrow as pa
 from pydantic import BaseModel, Field
 
-from tasks.charset import wide_charset
 from tasks.dataset import Dataset, Workspace
 from tasks.documents import DOCUMENT_SCHEMA, document_id, meta_json
 from tasks.errors import DataError
-from tasks.extract import shared_extractor
+from tasks.ingest.charset import wide_charset
+from tasks.ingest.extract import shared_extractor
 from tasks.ingest.mediawiki import read_mediawiki
 from tasks.ingest.pages import read_file
 from tasks.ingest.records import (

@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.charset import Decoded, decode_bytes, wide_charset
+from tasks.ingest.charset import Decoded, decode_bytes, wide_charset
 from tasks.ingest.records import Outcome, Outcomes, Record, Rejected, Skipped, note_decoding
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.streams import Damage, Pieces

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from tasks.extract import PageExtractor
+from tasks.ingest.extract import PageExtractor
 from tasks.ingest.http import CHARSET, parse_headers, parse_response
 from tasks.ingest.pages import PreparedPage, RawPage, extracted, prepared, text_record
 from tasks.ingest.records import Outcome, Outcomes, Record, Rejected, Skipped

@@ -1,7 +1,7 @@
 """Where personal data could be: one pass over an Arrow text buffer, byte by byte (300-1,000 MB/s on one core).
 
-It marks places only; tasks/personal_data.py decides. Every byte is visited a bounded number of times, whatever the text
-is, because a run that has been read is never read again and looks to the left are bounded.
+It marks places only; tasks/redact/personal_data.py decides. Every byte is visited a bounded number of times, whatever
+the text is, because a run that has been read is never read again and looks to the left are bounded.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """One pass over each text: counts of all that document rules look at, and hashes of its words, lines and paragraphs.
 
-Definitions (the rules in tasks/signals.py are ratios of these):
+Definitions (the rules in tasks/signals/__init__.py are ratios of these):
 - run: characters without white space between them; word: a run without what is neither letter, mark nor number at its
   two ends ("(don't)," -> "don't"); a run with nothing left is a symbol. Words count in words, lengths and n-grams; runs
   are the denominator of the symbol and alphabetic ratios.

@@ -20,8 +20,8 @@ import pytest
 import xxhash
 
 from tasks.classifier_models import Models, parse_model
-from tasks.classifier_training import Sample, area_under_curve, train_linear, train_perplexity
 from tasks.classifiers import TEXT_BYTES
+from tasks.classifiers.training import Sample, area_under_curve, train_linear, train_perplexity
 from tasks.kernels.buffers import text_buffers
 from tests.bench.clock import cpu_seconds
 

@@ -12,8 +12,8 @@ import pytest
 
 from tasks.dataset import Workspace
 from tasks.decontaminate import DecontaminateConfig, drop_evaluation_text
-from tasks.evaluation_index import build_index, load_index
-from tasks.evaluation_sets import EvaluationSetConfig, Item, read_items
+from tasks.decontaminate.evaluation_sets import EvaluationSetConfig, Item, read_items
+from tasks.decontaminate.index import build_index, load_index
 from tasks.kernels.ngrams import NGRAM_WORDS
 from tests.conftest import MakeDocuments
 from tests.tasks.test_decontaminate import SHARED, injected
@@ -59,7 +59,7 @@ def test_speed(workspace: Workspace) -> None:
     for name, values in sets.items():
         items[name] = read_items(Path(values["path"]).read_bytes(), name, EvaluationSetConfig.model_validate(values))
     files, _ = build_index(items)
-    step = workspace.dataset("decontaminate.index", None, inputs={}, module="tasks.evaluation_index")
+    step = workspace.dataset("decontaminate.index", None, inputs={}, module="tasks.decontaminate.index")
     index = load_index(workspace.storage, step.publish_files(files).reference)
     known = set().union(*(ngrams_of(text) for own in items.values() for item in own for text in item.questions))
     texts = pa.array(clean, pa.large_string())

@@ -19,9 +19,9 @@ import pytest
 import trafilatura
 from resiliparse.extract.html2text import extract_plain_text
 
-from tasks.charset import decode_bytes
-from tasks.extract import MESSAGE_PAGES, ExtractorName, Page, PageExtractor
 from tasks.ingest import SourceConfig
+from tasks.ingest.charset import decode_bytes
+from tasks.ingest.extract import MESSAGE_PAGES, ExtractorName, Page, PageExtractor
 
 GOLD = Path(__file__).parents[3] / "shared/data/gold"
 SETS = ("aeb", "readability", "newspaper", "goose3_prefix", "trafilatura")  # whose pages are timed

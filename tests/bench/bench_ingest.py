@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from fastwarc.warc import ArchiveIterator
 
-from tasks.extract import PageExtractor
 from tasks.ingest import SourceConfig
+from tasks.ingest.extract import PageExtractor
 from tasks.ingest.records import Outcome, Record, Rejected
 from tasks.ingest.stage import DAMAGES
 from tasks.ingest.warc import read_warc

@@ -8,7 +8,7 @@ import bisect
 import numpy as np
 import pytest
 
-from tasks.packing_plan import Integers, plan_rows
+from tasks.pack.plan import Integers, plan_rows
 from tests.bench.clock import cpu_seconds
 
 NUM_DOCUMENTS = 200_000

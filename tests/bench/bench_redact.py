@@ -15,7 +15,7 @@ from tasks.ledger import Ledger
 from tasks.redact import RedactConfig, redact_table
 from tests.bench.clock import cpu_seconds
 from tests.conftest import document_rows
-from tests.tasks.test_personal_data import GOLD, GOLD_KINDS, gold_quality
+from tests.tasks.redact.test_personal_data import GOLD, GOLD_KINDS, gold_quality
 
 TARGET_MB = 50  # per core, clean text
 SHARED = GOLD.parents[1] / "text"

@@ -17,17 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.code_heads import GENERATED_MARKS, scan_heads
-from tasks.domain_lists import read_domains
 from tasks.kernels.buffers import text_buffers
 from tasks.kernels.cuts import apply_cuts, find_cuts
 from tasks.kernels.line_edits import edit_rules, find_edits
-from tasks.refinedweb import RefinedWebLines
-from tasks.rules import SelectConfig
+from tasks.select.rules import SelectConfig
+from tasks.select.verdicts import first_failing, verdicts
 from tasks.signal_table import SIGNALS
 from tasks.signals import SignalsConfig, code_signals, document_signals, measure, rules_of, unmeasured
-from tasks.url_rules import UrlConfig, url_signals
-from tasks.verdicts import first_failing, verdicts
+from tasks.signals.code_heads import GENERATED_MARKS, scan_heads
+from tasks.signals.domain_lists import read_domains
+from tasks.signals.refinedweb import RefinedWebLines
+from tasks.signals.urls import UrlConfig, url_signals
 from tests.bench.clock import cpu_seconds
 
 TARGET_RATIO = 100  # times datatrove's chain

@@ -18,13 +18,13 @@ import pytest
 
 from tasks.dataset import Workspace
 from tasks.evaluate import EvaluateConfig, evaluate_checkpoint
+from tasks.evaluate.task_items import TaskConfig, TaskName
+from tasks.evaluate.task_scores import digests_of, read_all
 from tasks.export import ExportConfig, export_model
 from tasks.harness import VARIABLE, run_harness
 from tasks.manifest import Manifest
 from tasks.runs import DatasetLine, RunRecord
 from tasks.storage import Storage
-from tasks.task_items import TaskConfig, TaskName
-from tasks.task_scores import digests_of, read_all
 from tests.tasks.conftest import TrainedRun, train_everything
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "evals"

@@ -15,11 +15,11 @@ from flows import artifacts, launch
 from flows.artifacts import TRAINING_SECONDS, _Training, show_training
 from tasks.errors import StorageError
 from tasks.journal import Journal, Run
-from tasks.live_training import LiveTraining
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord
 from tasks.storage import Storage
-from tests.tasks.test_live_training import RUN, Ranks, sample, step
+from tasks.train.live import LiveTraining
+from tests.tasks.train.test_live import RUN, Ranks, sample, step
 
 LIMIT_SECONDS = 60.0
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flows import cli
-from tasks.rules import RULES
+from tasks.select.rules import RULES
 from tasks.signal_table import SIGNALS
 
 

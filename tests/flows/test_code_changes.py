@@ -17,7 +17,7 @@ from tasks.runs import RunRecord
 
 PROJECT = Path(__file__).parents[2]
 CURATION = ["ingest", "dedup-exact", "signals", "select", "dedup-near", "redact", "decontaminate", "mix"]
-CONSTANT = "GUARDED_DOCUMENTS = 1000"  # of tasks/select.py; the tiny recipe has fewer documents, before and after
+CONSTANT = "GUARDED_DOCUMENTS = 1000"  # of the stage select; the tiny recipe has fewer documents, before and after
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,13 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def project(copied: Path) -> Any:
     """The copy, unchanged when the test begins."""
-    before = (copied / "tasks/select.py").read_bytes()
+    before = (copied / "tasks/select/__init__.py").read_bytes()
     yield copied
-    (copied / "tasks/select.py").write_bytes(before)
+    (copied / "tasks/select/__init__.py").write_bytes(before)
 
 
 def change(project: Path, old: str, new: str) -> None:
-    path = project / "tasks/select.py"
+    path = project / "tasks/select/__init__.py"
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))

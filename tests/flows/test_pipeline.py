@@ -12,13 +12,13 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from flows import launch
 from flows.pipeline import plan
-from tasks.drop_list import write_drop_list
 from tasks.errors import ConfigError
 from tasks.journal import read_events
 from tasks.manifest import load_manifest
 from tasks.parts import read_part
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord
+from tasks.select.drop_list import write_drop_list
 from tasks.storage import Storage
 from tasks.why import tell_story
 from tests.flows.conftest import states_of_tasks

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from flows import launch
 from flows.pipeline import plan
+from tasks.evaluate.task_scores import score_text
 from tasks.funnel import FUNNEL_STAGES, funnel
 from tasks.ledger import LEDGER_SCHEMA
 from tasks.manifest import Manifest, load_manifest
@@ -23,7 +24,6 @@ from tasks.recipe import Recipe
 from tasks.runs import RunRecord, load_record, new_run_id
 from tasks.storage import Storage
 from tasks.summary import summarise
-from tasks.task_scores import score_text
 from tasks.trace import trace_step
 from tasks.why import tell_story
 

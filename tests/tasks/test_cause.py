@@ -9,7 +9,7 @@ BEFORE = Identity(
     config={"min_words": 50, "rules": {"a": 1, "b": [1, 2]}},
     inputs={"documents": "d1"},
     external={"files": "f1"},
-    modules={"tasks.select": "m1", "tasks.rules": "m2"},
+    modules={"tasks.select": "m1", "tasks.select.rules": "m2"},
     packages={"numba": "0.68"},
     generation=0,
 )
@@ -25,7 +25,7 @@ def test_each_difference_has_a_name() -> None:
         config={"min_words": 60, "rules": {"a": 1, "b": [1]}, "new": True},
         inputs={"documents": "d2"},
         external={"files": "f2"},
-        modules={"tasks.select": "m1", "tasks.rules": "changed"},
+        modules={"tasks.select": "m1", "tasks.select.rules": "changed"},
         packages={"numba": "0.69"},
         generation=2,
     )
@@ -35,7 +35,7 @@ def test_each_difference_has_a_name() -> None:
         "min_words: 50 -> 60",
         "new: None -> True",
         "rules.b: [1, 2] -> [1]",
-        "code of tasks.rules changed",
+        "code of tasks.select.rules changed",
         "package numba changed",
         "forced, generation 2",
     ]

@@ -12,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from tasks import classifiers
-from tasks.classifier_config import ClassifiersConfig, LabelledConfig, PerplexityConfig, read_files, read_labelled
 from tasks.classifiers import train_classifiers, train_part
+from tasks.classifiers.settings import ClassifiersConfig, LabelledConfig, PerplexityConfig, read_files, read_labelled
 from tasks.dataset import Workspace
 from tasks.errors import ConfigError, DataError, NotComputed
 from tasks.manifest import Manifest

@@ -14,8 +14,8 @@ from tasks.keepers import PAIRS
 from tasks.manifest import Manifest
 from tasks.mixture import MixConfig, split_documents
 from tasks.parts import read_part
-from tasks.rules import SelectConfig
 from tasks.select import select_documents
+from tasks.select.rules import SelectConfig
 from tasks.signals import SignalsConfig, measure_signals
 from tests.conftest import MakeDocuments
 

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from tasks.dataset import Workspace
 from tasks.decontaminate import DecontaminateConfig, drop_evaluation_text
+from tasks.decontaminate.evaluation_sets import EvaluationSetConfig, Item, read_items
 from tasks.documents import document_id
 from tasks.errors import ConfigError, DataError, NotComputed
-from tasks.evaluation_sets import EvaluationSetConfig, Item, read_items
 from tasks.manifest import Manifest
 from tasks.parts import read_ledger, read_part
 from tasks.storage import Storage

@@ -10,7 +10,7 @@ import pytest
 
 from tasks import demo_corpus
 from tasks.demo_corpus import FOLDER, MARKER, is_prose, warc_record, write_python_corpus
-from tasks.extract import PageExtractor
+from tasks.ingest.extract import PageExtractor
 from tasks.ingest.records import Record, Skipped
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.warc import read_warc

@@ -14,8 +14,8 @@ from tasks.manifest import Manifest, list_manifests
 from tasks.mixture import MixConfig, split_documents
 from tasks.pack import PackConfig, PackRequest, pack_source
 from tasks.redact import RedactConfig, redact_personal_data
-from tasks.rules import SelectConfig
 from tasks.select import GUARDED_DOCUMENTS, select_documents
+from tasks.select.rules import SelectConfig
 from tasks.signals import SignalsConfig, measure_signals
 from tasks.vocabulary import VocabularyConfig, train_tokenizer
 from tests.conftest import MakeDocuments

@@ -16,7 +16,6 @@ from flows.cli import app
 from model.job import Settings, order_of
 from tasks.dataset import Workspace
 from tasks.documents import DOCUMENT_SCHEMA
-from tasks.drop_list import DROP_LIST
 from tasks.errors import ConfigError, NotComputed
 from tasks.incidents import (
     Incident,
@@ -34,9 +33,10 @@ from tasks.pack import PackConfig, PackRequest, pack_source
 from tasks.parts import read_ledger, read_part
 from tasks.recipe import Recipe
 from tasks.report import write_report
-from tasks.rules import SelectConfig
 from tasks.runs import DatasetLine, RunRecord
 from tasks.select import select_documents
+from tasks.select.drop_list import DROP_LIST
+from tasks.select.rules import SelectConfig
 from tasks.signals import SignalsConfig, measure_signals
 from tasks.storage import Storage
 from tasks.trace import Span, TracedRow, traced_rows

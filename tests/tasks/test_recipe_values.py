@@ -12,7 +12,7 @@ from model.job import Settings
 from tasks.config import merge, resolved
 from tasks.errors import ConfigError
 from tasks.recipe import RECIPES_FOLDER, Recipe, parse_override
-from tasks.rules import FAMILIES, RULES
+from tasks.select.rules import FAMILIES, RULES
 from tasks.signal_table import SIGNAL_BY_NAME
 
 ANY_NUMBER = {  # fields that any number suits, and why

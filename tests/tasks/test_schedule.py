@@ -17,7 +17,7 @@ from tasks.dataset import Workspace
 from tasks.errors import ConfigError
 from tasks.recipe import Recipe
 from tasks.schedule import Forecast, curve_of, forecast, memory_of
-from tasks.schedule_page import STRIP_CHARS, duration, schedule_page, strip
+from tasks.schedule.page import STRIP_CHARS, duration, schedule_page, strip
 from tasks.train import train_phase
 from tests.tasks.test_train import MODEL, SETTINGS, make_pack, make_run
 
@@ -156,7 +156,7 @@ def test_durations_are_told_in_two_units(seconds: float | None, told: str) -> No
 
 
 def test_a_forecast_needs_neither_torch_nor_ray() -> None:
-    code = "import sys, tasks.schedule_page; print([n for n in ('torch', 'ray', 'prefect') if n in sys.modules])"
+    code = "import sys, tasks.schedule.page; print([n for n in ('torch', 'ray', 'prefect') if n in sys.modules])"
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root,

@@ -12,8 +12,8 @@ from tasks.dataset import Workspace
 from tasks.errors import DataError
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Unit, read_ledger, read_part
-from tasks.rules import FAMILIES, RULES, SelectConfig
 from tasks.select import select_documents
+from tasks.select.rules import FAMILIES, RULES, SelectConfig
 from tasks.signals import SignalsConfig, measure_signals
 from tests.conftest import MakeDocuments
 

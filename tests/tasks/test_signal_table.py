@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from tasks.signal_table import CLASSIFIER, SIGNAL_BY_NAME, SIGNAL_SCHEMA, SIGNALS, with_all_signals
 from tasks.signals import SignalsConfig, measure
-from tasks.url_rules import UrlConfig, url_signals
+from tasks.signals.urls import UrlConfig, url_signals
 
 
 def test_names_are_unique_and_all_are_measured() -> None:

@@ -12,9 +12,9 @@ from tasks.dataset import Workspace
 from tasks.kernels.cuts import CUTS
 from tasks.manifest import Manifest
 from tasks.parts import read_part
-from tasks.refinedweb import RefinedWebLines
 from tasks.signal_table import CLASSIFIER, CODE, REFINEDWEB, SIGNALS, URL
 from tasks.signals import SignalsConfig, measure, measure_signals
+from tasks.signals.refinedweb import RefinedWebLines
 from tests.conftest import MakeDocuments
 from tests.tasks.plain_signals import cut_text, plain_cuts, plain_signals
 

@@ -30,7 +30,7 @@ from tasks.parallel import stop_ray
 from tasks.parts import PartWriter, Unit
 from tasks.storage import Storage
 from tasks.train import Watch, check_history, placed, settings_from_environment, train_phase
-from tasks.train_ranks import is_asked_to_stop, stop_key
+from tasks.train.ranks import is_asked_to_stop, stop_key
 
 LENGTH, ROWS, STEPS = 16, 4, 6
 MODEL = ModelConfig.of_size("tiny", width=32, num_heads=4, mlp_width=64, vocab_size=256)

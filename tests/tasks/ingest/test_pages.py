@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.extract import PageExtractor
+from tasks.ingest.extract import PageExtractor
 from tasks.ingest.pages import PreparedPage, RawPage, extracted, prepared, read_file, text_record
 from tasks.ingest.records import Outcome, Record, Rejected, Skipped
 from tasks.ingest.sources import SourceConfig

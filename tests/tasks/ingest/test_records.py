@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tasks.charset import Decoded
+from tasks.ingest.charset import Decoded
 from tasks.ingest.records import Record, Rejected, note_decoding, sound, sound_meta
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.extract import PageExtractor
+from tasks.ingest.extract import PageExtractor
 from tasks.ingest.records import Outcome, Record, Rejected, Skipped
 from tasks.ingest.sources import SourceConfig
 from tasks.ingest.stage import DAMAGES

@@ -16,7 +16,7 @@ from tasks.kernels.buffers import text_array, text_buffers
 from tasks.kernels.characters import INVISIBLE, UNSPACED, character_table
 from tasks.kernels.cuts import apply_cuts
 from tasks.kernels.line_edits import EDITS, edit_rules, find_edits
-from tasks.refinedweb import RefinedWebLines
+from tasks.signals.refinedweb import RefinedWebLines
 
 DATA = Path(__file__).parents[4] / "shared/data"
 CRAWLED = DATA / "crawl_jsonl/dj_redpajama-cc-2023-06-refined.jsonl"

@@ -10,10 +10,10 @@ import pytest
 from tasks.kernels.buffers import text_buffers
 from tasks.kernels.characters import SPACE, UNSPACED, WORD, character_table
 from tasks.kernels.unspaced import FIRST_IDEOGRAPH, MYANMAR_EXTENDED, count_words
-from tasks.rules import SelectConfig
+from tasks.select.rules import SelectConfig
+from tasks.select.verdicts import first_failing, verdicts
 from tasks.signal_table import SIGNALS
 from tasks.signals import SignalsConfig, measure, unmeasured
-from tasks.verdicts import first_failing, verdicts
 
 GOLD = Path(__file__).parents[4] / "shared/data"
 PROSE = {  # articles 1, 3, 4 and 5 of the Universal Declaration of Human Rights, which is free to reproduce
