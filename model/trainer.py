@@ -98,7 +98,7 @@ class Trainer:
     def run(self) -> Outcome:
         """Steps until the phase ends, a stop is asked for, or training halts itself."""
         logger.info("phase %s: %s", self.job.run.phase.name, self.training.began)
-        self.live.add({"event": "begin", "message": self.training.began})
+        self.live.add({"event": "begin", "message": self.training.began, "tokens": self.training.tokens})
         self.live.close_segment()  # said at once
         reader = PackReader(self.job.store, self.training.order, self.job.settings.cache_bytes)
         status: Status = "rolled back"

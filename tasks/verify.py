@@ -1,8 +1,8 @@
 """Reads what a run is made of again and compares it with what was written (`basemill doctor --verify RUN`).
 
 Of each part: the file's size and sha256, the content digest of its rows, the receipt, the ledger's sha256; of a dataset
-that is not row-shaped: size and sha256 of its files. Readers check size and page checksums only, since this costs a
-whole read (1 GB: about 5 s from a local disk, on one core). Checkpoints are checked when training loads them.
+that is not row-shaped: size and sha256 of its files; of a training: those of every file of its checkpoints. Readers
+check size and page checksums only, since this costs a whole read (1 GB: about 5 s from a local disk, on one core).
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from model.checkpoint_files import UNFINISHED, list_steps, read_manifest, step_key
 from tasks.digest import file_digest
 from tasks.doctor import Finding
 from tasks.errors import DataError
@@ -32,6 +33,8 @@ def _verify_dataset(storage: Storage, line: DatasetLine) -> Iterator[Finding]:
         yield Finding(check=line.label, is_ok=False, detail=str(error))
         return
     faults = [fault for part in manifest.parts for fault in _faults_of(storage, manifest, part)]
+    if checkpoint := manifest.extra.get("checkpoint"):
+        faults += _checkpoint_faults(storage, checkpoint)
     if manifest.digest != line.digest:
         faults.append(f"{line.reference} has digest {manifest.digest[:12]}, not {line.digest[:12]} as in the run")
     for fault in faults:
@@ -58,17 +61,38 @@ def _faults_of(storage: Storage, manifest: Manifest, part: Part) -> Iterator[str
         yield f"{part.ledger_path} is not the ledger that was written"
 
 
+def _checkpoint_faults(storage: Storage, result: str) -> Iterator[str]:
+    """What differs in the checkpoint that is the result of a dataset, and in those before it that are kept."""
+    folder = result.rpartition("/")[0]
+    if result not in (keys := [step_key(folder, step) for step in list_steps(storage, folder)]):
+        yield f"{result} is missing"
+    for key in keys:
+        manifest = read_manifest(storage, folder, int(key[-8:]))
+        if isinstance(manifest, str):
+            if key == result or manifest != UNFINISHED:  # a save that a kill cut short is no checkpoint
+                yield f"{key}: {manifest}"
+            continue
+        for file in [*manifest.shards, *manifest.files]:
+            yield from _written_faults(storage, f"{key}/{file.name}", file.size, file.sha256)
+
+
 def _file_faults(storage: Storage, path: str, part: Part) -> Iterator[str]:
-    """What differs in the file of a part, cheapest first: a file of another size is read no further."""
+    """What differs in the file of a part."""
+    faults = list(_written_faults(storage, path, part.bytes, part.sha256))
+    if not faults and part.rows is not None and _digest(storage, path) != part.digest:
+        faults = [f"{path} holds other rows than its digest names"]
+    yield from faults
+
+
+def _written_faults(storage: Storage, path: str, num_bytes: int, sha256: str) -> Iterator[str]:
+    """Whether a file is the one that was written, cheapest first: one of another size is read no further."""
     size = storage.size(path)
     if size is None:
         yield f"{path} is missing"
-    elif size != part.bytes:
-        yield f"{path} has {size} bytes of {part.bytes} that were written"
-    elif _sha256(storage, path) != part.sha256:
+    elif size != num_bytes:
+        yield f"{path} has {size} bytes of {num_bytes} that were written"
+    elif _sha256(storage, path) != sha256:
         yield f"{path} has another sha256 than the file that was written"
-    elif part.rows is not None and _digest(storage, path) != part.digest:
-        yield f"{path} holds other rows than its digest names"
 
 
 def _sha256(storage: Storage, path: str) -> str:

@@ -26,6 +26,7 @@ is read from storage. Where it computes is said by BASEMILL_TRAIN, e.g. `{ranks:
 import io
 import logging
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -193,7 +194,8 @@ def run_job(job: Job, into: Workspace, lost: threading.Event) -> None:
         job = replace(
             job, settings=placed(job.settings.model_copy(update={"ranks": 1}), job.run, os.cpu_count() or 1, 0)
         )
-        train_here(job, watch.should_stop)
+        if train_here(job, watch.should_stop).status == "stopped" and not watch.should_stop():
+            signal.raise_signal(signal.SIGTERM)  # the trainer noted it and saved; it was meant for the whole process
     elif is_under_torchrun():
         given = settings_under_torchrun(job.settings)
         gpus = given.ranks or 0 if given.device == "cuda" else 0
@@ -221,7 +223,7 @@ class Watch:
     def __init__(self, job: Job, into: Workspace, lost: threading.Event) -> None:
         self.job, self.into, self.lost = job, into, lost
         self.lines = LiveSegments(into.storage, str(job.live_prefix), job.attempt)
-        self.next_look, self.tokens = 0.0, 0
+        self.next_look, self.tokens = 0.0, -1  # no news yet
 
     def should_stop(self) -> bool:
         """Whether the run was cancelled or the lease lost."""
@@ -239,7 +241,8 @@ class Watch:
             if line.get("event") == "begin":
                 logger.info("train: phase %s: %s", self.job.run.phase.name, line["message"])
             self.tokens = line.get("tokens", self.tokens)
-        self.into.on_progress("train", self.tokens, self.job.run.phase.tokens)
+        if self.tokens >= 0:
+            self.into.on_progress("train", self.tokens, self.job.run.phase.tokens)
 
 
 # --- the result ----------------------------------------------------------------------------------------------------

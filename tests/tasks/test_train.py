@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,11 @@ from tasks.manifest import Manifest
 from tasks.pack import PackConfig, PackRequest, PackSettings, pack_schema
 from tasks.parallel import stop_ray
 from tasks.parts import PartWriter, Unit
+from tasks.runs import DatasetLine, RunRecord
 from tasks.storage import Storage
 from tasks.train import Watch, check_history, placed, settings_from_environment, train_phase
 from tasks.train.ranks import is_asked_to_stop, stop_key
+from tasks.verify import verify_run
 
 LENGTH, ROWS, STEPS = 16, 4, 6
 MODEL = ModelConfig.of_size("tiny", width=32, num_heads=4, mlp_width=64, vocab_size=256)
@@ -146,15 +148,55 @@ def test_code_that_changed_is_told_and_changes_no_key(
     assert resumed.extra["code"] == new
 
 
-def test_a_training_ended_by_sigterm_saves_and_is_worth_a_retry(workspace: Workspace, packs: list[Manifest]) -> None:
+@contextlib.contextmanager
+def handling_sigterm(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Ended(BaseException):
+    """What the handler of this process raises, as Prefect's does."""
+
+
+def end(number: int, frame: Any) -> None:
+    raise Ended
+
+
+def test_sigterm_saves_and_then_ends_what_runs_in_this_process(workspace: Workspace, packs: list[Manifest]) -> None:
+    """Not a lost worker, which would be trained again in the process that was to end."""
     undisturbed = train(packs, replace(workspace, generations={"train": 1}))
     ended = replace(workspace, run_id="ended", on_progress=lambda *_: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(WorkerLost, match="stopped from outside before its end; it resumes from the newest checkpoint"):
+    with handling_sigterm(end), pytest.raises(Ended):
         train(packs, ended, checkpoint_steps=100)
     resumed = train(packs, replace(workspace, run_id="resumed"))
     assert resumed.digest == undisturbed.digest
     [begun, *_] = workspace.storage.list_files("runs/resumed/live/train-main")
     assert b"resumed from step" in workspace.storage.read_bytes(begun.key)
+
+
+def test_verification_reads_the_checkpoints(workspace: Workspace, packs: list[Manifest]) -> None:
+    trained = train(packs, workspace)
+    values: dict[str, Any] = {
+        "label": "train main",
+        "stage": "train",
+        "reference": trained.reference,
+        "digest": trained.digest,
+    }
+    values |= {"code": "", "made_by": "r", "cached": False, "attempt": 1, "seconds": 0.0}
+    record = RunRecord(run_id="r", created="", recipe={}, datasets=[DatasetLine.model_validate(values)])
+    assert [finding.is_ok for finding in verify_run(workspace.storage, record)] == [True]
+    [shard] = Path(workspace.storage.path(trained.extra["checkpoint"])).glob("*.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    [fault] = verify_run(workspace.storage, record)
+    assert fault.detail.endswith(f"/{shard.name} has another sha256 than the file that was written")
+    (shard.parent / "manifest.json").unlink()
+    [fault] = verify_run(workspace.storage, record)
+    assert fault.detail == f"{trained.extra['checkpoint']}: it has no manifest: its writing was not finished"
 
 
 def test_training_on_s3_is_stopped_and_gives_what_a_disk_gives(
