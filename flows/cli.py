@@ -19,7 +19,7 @@ from flows.display_schedule import say_forecast
 from flows.prefect_server import configured_url, dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
 from tasks.epochs import MixtureLine, check_repeats, mixture_of
-from tasks.errors import ConfigError, PipelineError
+from tasks.errors import ConfigError, DataError, PipelineError, TrainingDiverged
 from tasks.journal import PlanLine, Run
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, find_record, load_record, new_run_id, stages_between
@@ -40,6 +40,8 @@ app = typer.Typer(
 cli_look.add_to(app)
 cli_compare.add_to(app)
 cli_trained.add_to(app)
+
+UNCHANGED_FAILS = {kind.__name__ for kind in (ConfigError, DataError, TrainingDiverged)}  # again, if nothing changes
 
 RecipePath = Annotated[str, typer.Argument(metavar="[RECIPE]", help="A recipe file, or the name of one that ships.")]
 FromStage = Annotated[
@@ -256,10 +258,18 @@ def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunReco
         say_summary(summarise(storage, record), link, is_lasting=configured_url() is not None)
     if not is_done:
         say_error(f"run {run_id} {record.state}: {record.attempts[-1].message}")
-        if record.attempts[-1].message.startswith(ConfigError.__name__):  # what only finished stages could show
-            raise typer.Exit(2)
-        say_progress(f"finished parts are kept; to go on: basemill rerun {run_id}")
-        raise typer.Exit(1)
+        kind = record.attempts[-1].message.partition(":")[0]
+        say_progress(how_to_go_on(run_id, kind))
+        raise typer.Exit(2 if kind == ConfigError.__name__ else 1)  # 2: what only finished stages could show
+
+
+def how_to_go_on(run_id: str, kind: str) -> str:
+    """Advice after a run that ended with an error of this kind: some a rerun alone would meet again."""
+    if kind in UNCHANGED_FAILS:
+        what = f"mend the cause, then: basemill rerun {run_id} (or basemill run with a changed recipe)"
+    else:
+        what = f"to go on: basemill rerun {run_id}"
+    return f"finished parts are kept; {what}"
 
 
 if __name__ == "__main__":

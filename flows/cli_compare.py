@@ -9,7 +9,7 @@ from flows.display import MEGABYTE, compared, say, say_json, say_table
 from tasks.compare import compare_runs
 from tasks.runs import find_record
 from tasks.storage import Storage
-from tasks.whatif import DEFAULT_SAMPLES, WhatIf, what_if
+from tasks.whatif import DEFAULT_SAMPLES, SourceEffect, WhatIf, what_if
 
 
 def add_to(app: typer.Typer) -> None:
@@ -94,11 +94,18 @@ def _both(pair: tuple[float | None, float | None], unit: float = 1) -> tuple[str
     return one, other
 
 
+def _characters(row: SourceEffect) -> tuple[str, str]:
+    """In the run and then; unknown where the signal that counts them is off."""
+    is_known = row.chars_before or row.chars or not (row.kept_before or row.kept)
+    one, other = (f"{count:,}" if is_known else "-" for count in (row.chars_before, row.chars))
+    return one, other
+
+
 def _say_sources(answer: WhatIf) -> None:
     rows = [
         (
-            row.source, row.documents, row.kept_before, row.kept, row.newly_kept, row.newly_dropped, row.chars_before,
-            row.chars, "max_drop_ratio would stop it" if row.is_stopped else "",
+            row.source, row.documents, row.kept_before, row.kept, row.newly_kept, row.newly_dropped,
+            *_characters(row), "max_drop_ratio would stop it" if row.is_stopped else "",
         )
         for row in answer.sources
     ]  # fmt: skip

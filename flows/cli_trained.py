@@ -6,6 +6,7 @@ import typer
 
 from flows.cli_options import AsJson, Root, RunName
 from flows.display import say, say_json, say_table
+from tasks.fork import notes_of
 from tasks.harness import metrics_text, run_harness
 from tasks.incidents import NAMED_ABOVE, documents_of, incidents_of, is_named
 from tasks.incidents import exclude as exclude_documents
@@ -20,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def harness(
-    run_name: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning or end, or `latest`.")],
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a part of one, or `latest`.")],
     tasks: Annotated[str, typer.Option("--tasks", help="Names of lm-evaluation-harness, joined by commas.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Given to lm_eval as they are.")
@@ -48,12 +49,14 @@ def incidents(
 ) -> None:
     """List the roll-backs of a run's training: the documents that stood out, their raw records, what they share."""
     storage = Storage(root)
-    found = incidents_of(storage, find_record(storage, run_name))
+    record = find_record(storage, run_name)
+    found = incidents_of(storage, record)
     if as_json:
         say_json([incident.model_dump(mode="json") for incident in found])
         return
     if not found:
-        say("training went back nowhere")
+        has_trained = record.datasets_of("train") or notes_of(storage, record.run_id)
+        say("no incidents: training never went back" if has_trained else "this run trained no model")
     for incident in found:
         say(
             f"incident {incident.number}: phase {incident.phase}, step {incident.step}, attempt {incident.attempt}; "
@@ -77,7 +80,7 @@ def incidents(
 
 
 def exclude(
-    run_name: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning or end, or `latest`.")],
+    run_name: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a part of one, or `latest`.")],
     number: Annotated[int | None, typer.Option("--incident", min=1, help="One of them; all if left out.")] = None,
     min_score: Annotated[float, typer.Option("--min-score", min=0, help="Documents above this score.")] = NAMED_ABOVE,
     root: Root = "./lake",

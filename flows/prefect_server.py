@@ -30,7 +30,8 @@ from tasks.errors import ConfigError, PipelineError
 
 STARTUP_SECONDS = 120.0  # a cold database migrates for 20 s, under load much longer
 USERS_CHECK_SECONDS = 1.0
-DEFAULT_PORT = 4200  # Prefect's own, so that its documentation applies; another when it is taken
+DEFAULT_PORT = 4200  # Prefect's own, so that its documentation applies
+PORTS = (*range(DEFAULT_PORT, DEFAULT_PORT + 10), 0)  # the next when one is taken: an address told once stays good
 QUIET = {  # nothing is reported to anybody (but by the pages below /v2); wins only where the user has said nothing
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
@@ -187,7 +188,7 @@ def serve() -> None:
 
 
 def _listen() -> socket.socket:
-    for port in (DEFAULT_PORT, 0):
+    for port in PORTS:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):

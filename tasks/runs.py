@@ -137,11 +137,11 @@ def load_record(storage: Storage, run_id: str) -> RunRecord:
 
 
 def find_record(storage: Storage, text: str, besides: str | None = None) -> RunRecord:
-    """The run meant by a full id, the beginning or end of one, or `latest`; never `besides`. Raises ConfigError."""
+    """The run meant by a full id, a part of one, or `latest`; never `besides`. Raises ConfigError."""
     run_ids = [run_id for run_id in list_run_ids(storage) if run_id != besides]
     if text == LATEST and run_ids:
         return load_record(storage, run_ids[-1])
-    matching = [run_id for run_id in run_ids if run_id == text or run_id.startswith(text) or run_id.endswith(text)]
+    matching = [text] if text in run_ids else [run_id for run_id in run_ids if text in run_id]
     if not matching:
         raise _no_such_run(storage, text)
     if len(matching) > 1:

@@ -32,6 +32,7 @@ from tasks.storage import Storage
 
 DEFAULT_SAMPLES = 3
 HASH_FACTOR = 2654435761  # Knuth's: neighbours end far apart
+COUNTS = ("documents", "kept_before", "kept", "newly_kept", "newly_dropped", "chars_before", "chars")
 TINY = 1e-9  # in the place of a threshold of 0
 
 
@@ -48,7 +49,7 @@ class RuleEffect(BaseModel, frozen=True):
 
 
 class SourceEffect(BaseModel, frozen=True):
-    """One source. `never`: rules that are on and fail nothing; `is_stopped`: the guard rail would stop the stage."""
+    """One source. `never`: rules that judge documents and fail none; `is_stopped`: by the guard rail."""
 
     source: str
     documents: int
@@ -112,13 +113,14 @@ def what_if(
     storage: Storage, record: RunRecord, overrides: Sequence[str] = (), num_samples: int = DEFAULT_SAMPLES
 ) -> WhatIf:
     """The effect of `select.key.path=value` settings. Raises ConfigError on other keys, or a run without signals."""
-    before, after = Recipe.parse(record.recipe).select, changed_config(record, overrides)
+    recipe, after = Recipe.parse(record.recipe), changed_config(record, overrides)
+    before = recipe.select
     documents, signals = _datasets(storage, record)
-    tallies: dict[str, Tally] = {}
+    tallies = {source: Tally() for source in recipe.ingest.sources}  # also those that gave no document
     changes: dict[bool, list[Changed]] = {True: [], False: []}
     for part, measured in zip(documents.parts, signals.parts, strict=True):
         source = part.source or ""
-        tally = tallies.setdefault(source, Tally())
+        tally = tallies[source]
         settings = for_source(before, source), for_source(after, source)
         for table in map(with_all_signals, read_part(storage, measured)):
             old, new = (judge(table, config) for config in settings)
@@ -194,6 +196,17 @@ def count(tally: Tally, signals: pa.Table, old: Judged, new: Judged) -> None:
         tally.not_applied[verdict.reason] += int(verdict.not_applied.sum())
 
 
+def never_firing(config: SelectConfig, tally: Tally) -> list[str]:
+    """Rules that judge documents of the source and fail none; those whose signals are off judge none."""
+    return [
+        reason
+        for reason in config.reasons
+        if not tally.fails[reason]
+        and tally.not_applied[reason] < tally.documents["documents"]
+        and reason not in (EMPTY, ALL_CUT)
+    ]
+
+
 def _nearest(judged: Judged, rows: NDArray[np.int64], count: int) -> list[int]:
     """The rows nearest to the threshold that drops them; equally near ones from all over the table."""
     distances = np.array([_distance(judged, row) for row in rows.tolist()])
@@ -217,10 +230,10 @@ def _changed(signals: pa.Table, row: int, judged: Judged, part: Part, is_kept: b
 
 
 def _source_effect(source: str, tally: Tally, config: SelectConfig) -> SourceEffect:
-    counts = {name: tally.documents[name] for name in SourceEffect.model_fields if name in tally.documents}
+    counts = {name: tally.documents[name] for name in COUNTS}
     return SourceEffect(
         source=source,
-        never=[reason for reason in config.reasons if not tally.fails[reason] and reason not in (EMPTY, ALL_CUT)],
+        never=never_firing(config, tally),
         is_stopped=loses_too_much(counts["documents"], counts["documents"] - counts["kept"], config),
         **counts,
     )

@@ -20,11 +20,11 @@ from tasks.parts import read_part
 from tasks.runs import RunRecord
 from tasks.samples import rank_of
 from tasks.select.expressions import parse_expression
-from tasks.select.rules import ALL_CUT, EMPTY, OWN, RULES, SelectConfig
+from tasks.select.rules import OWN, RULES, SelectConfig
 from tasks.select.verdicts import column_of
 from tasks.signal_table import with_all_signals
 from tasks.storage import Storage
-from tasks.whatif import Tally, count, judge
+from tasks.whatif import Tally, count, judge, never_firing
 
 MAX_DOCUMENTS = 20_000  # of a source: a share of 1 % is known to 0.07 points
 SHOWN_SIGNALS = 6
@@ -82,7 +82,7 @@ def source_rules(source: str, signals: pa.Table, documents: int, config: SelectC
         rules=[
             (name, tally.drops[name], tally.fails[name], tally.alone[name]) for name in reasons if tally.fails[name]
         ],
-        never=[name for name in config.reasons if not tally.fails[name] and name not in (EMPTY, ALL_CUT)],
+        never=never_firing(config, tally),
         pictures=[
             distribution(f"{source}: {signal}", column_of(signals, signal), judged.passing, thresholds)
             for signal, thresholds in list(limits.items())[:SHOWN_SIGNALS]

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from flows import display
+from flows.cli import how_to_go_on
+from flows.cli_compare import _characters
 from tasks.journal import LISTENERS
 from tasks.runs import RunRecord, find_record
 from tasks.storage import Storage
 from tasks.summary import summarise
+from tasks.whatif import SourceEffect
 
 Call = Callable[..., tuple[int, str, str]]
 COMMANDS = [
@@ -330,6 +333,20 @@ def test_sigterm_keeps_what_is_finished_and_says_how_to_go_on(recipe_path: Path,
     assert f"to go on: basemill rerun {record.run_id}" in err
     assert "Traceback" not in err
     assert {line.label for line in record.datasets} >= {"ingest", "dedup-exact"}
+
+
+def test_a_rerun_alone_is_advised_only_where_it_can_help() -> None:
+    for kind in ("DataError", "TrainingDiverged", "ConfigError"):
+        assert "kept; mend the cause, then: basemill rerun 7" in how_to_go_on("7", kind)
+    for kind in ("StorageError", "WorkerLost", "ended by SIGTERM", ""):
+        assert how_to_go_on("7", kind) == "finished parts are kept; to go on: basemill rerun 7"
+
+
+def test_characters_that_no_signal_counts_are_unknown() -> None:
+    facts = {"source": "web", "documents": 3, "newly_kept": 0, "newly_dropped": 0, "never": [], "is_stopped": False}
+    for kept, chars, shown in ((3, 0, ("-", "-")), (3, 2000, ("2,000", "2,000")), (0, 0, ("0", "0"))):
+        row = SourceEffect(**facts, kept_before=kept, kept=kept, chars_before=chars, chars=chars)
+        assert _characters(row) == shown
 
 
 def test_doctor_verifies_the_data_of_a_run(call: Call, first: RunRecord, root: str) -> None:

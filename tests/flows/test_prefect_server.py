@@ -110,6 +110,8 @@ def test_a_port_is_taken_by_one_server_alone() -> None:
     for listener in listeners:
         listener.close()
     assert len(set(ports)) == 3
+    assert set(ports) <= {*prefect_server.PORTS}  # an address that was told once stays good as a rule
+    assert 0 not in ports
 
 
 def test_telemetry_is_off_unless_the_user_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

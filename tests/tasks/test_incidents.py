@@ -269,7 +269,12 @@ def test_the_commands_show_and_exclude(poisoned: Poisoned, incident: Incident) -
 
     other = poisoned.record.model_copy(update={"run_id": "20250101-000000-0000", "datasets": []})
     other.save(poisoned.lake.into.storage)
-    assert CliRunner().invoke(app, ["incidents", other.run_id, *root]).output == "training went back nowhere\n"
+    assert CliRunner().invoke(app, ["incidents", other.run_id, *root]).output == "this run trained no model\n"
+
+    calm = {"phase": "main", "reference": "train/none", "inputs": []}
+    poisoned.lake.into.storage.write_json(f"runs/{other.run_id}/train/main.json", calm)
+    shown = CliRunner().invoke(app, ["incidents", other.run_id, *root])
+    assert shown.output == "no incidents: training never went back\n"
 
     told = CliRunner().invoke(app, ["exclude", "latest", "--incident", "1", *root])
     assert told.exit_code == 0, told.output

@@ -89,10 +89,12 @@ def test_runs_are_found_by_what_a_person_types(storage: Storage) -> None:
     storage.write_json("runs/20260303-000000-dddd/inputs.json", {})  # killed before its record was written
     assert list_run_ids(storage) == ids
     assert [record.run_id for record in list_records(storage)] == ids
-    for text, run_id in (("latest", ids[2]), (ids[0], ids[0]), ("202602", ids[2]), ("bbbb", ids[1])):
+    typed = {"latest": ids[2], ids[0]: ids[0], "202602": ids[2], "bbbb": ids[1], "01-bb": ids[1], "0202-0": ids[2]}
+    for text, run_id in typed.items():
         assert find_record(storage, text).run_id == run_id
-    with pytest.raises(ConfigError, match="2 runs match"):
-        find_record(storage, "202601")
+    for text in ("202601", "0101-00"):
+        with pytest.raises(ConfigError, match=rf"2 runs match \({ids[0]}, {ids[1]}\)"):
+            find_record(storage, text)
     with pytest.raises(ConfigError, match="run 'zzzz': no such run"):
         find_record(storage, "zzzz")
 

@@ -13,8 +13,9 @@ from tasks.parts import read_ledger
 from tasks.recipe import Recipe
 from tasks.runs import DatasetLine, RunRecord
 from tasks.select import select_documents
+from tasks.select.rules import SelectConfig
 from tasks.signals import SignalsConfig, measure_signals
-from tasks.whatif import WhatIf, changed_config, what_if
+from tasks.whatif import Tally, WhatIf, changed_config, never_firing, what_if
 from tests.conftest import MakeDocuments
 from tests.tasks.test_select import GOLDEN, GOOD, THAI
 
@@ -138,17 +139,21 @@ def test_samples_are_those_nearest_to_the_threshold(measured: Callable[..., Meas
     assert all(sample.text.startswith("word word") for sample in answer.newly_dropped)
     looser = run.what_if(["select.rules.short=null"], count=1)
     assert [(s.action, s.reason, s.value) for s in looser.newly_kept] == [("keep", "rules.short", 20)]
-    [row] = looser.sources
+    row = next(row for row in looser.sources if row.source == "web")
     assert (row.newly_kept, row.newly_dropped, row.kept) == (2, 0, 6)
     assert row.chars == sum(map(len, texts["web"]))
+
+
+def stopped(answer: WhatIf) -> list[str]:
+    return [row.source for row in answer.sources if row.is_stopped]
 
 
 def test_it_says_when_the_guard_rail_would_stop_the_stage(measured: Callable[..., Measured]) -> None:
     run = measured({"web": [GOOD] * 1000})
     overrides = ["select.rules.all=num_words > 1"]
-    assert [row.is_stopped for row in run.what_if().sources] == [False]
-    assert [row.is_stopped for row in run.what_if(overrides).sources] == [True]
-    assert [row.is_stopped for row in run.what_if([*overrides, "select.max_drop_ratio=1"]).sources] == [False]
+    assert stopped(run.what_if()) == []
+    assert stopped(run.what_if(overrides)) == ["web"]
+    assert stopped(run.what_if([*overrides, "select.max_drop_ratio=1"])) == []
 
 
 @pytest.mark.parametrize(
@@ -181,3 +186,18 @@ def test_counts_add_up(measured: Callable[..., Measured]) -> None:
     for row in answer.sources:
         assert row.kept + drops[row.source] == row.documents
         assert row.kept == row.kept_before + row.newly_kept - row.newly_dropped
+
+
+def test_a_source_that_gave_no_document_is_a_row_of_zeros(measured: Callable[..., Measured]) -> None:
+    answer = measured({"web": [GOOD], "news": []}).what_if()
+    news = next(row for row in answer.sources if row.source == "news")
+    assert (news.documents, news.kept_before, news.kept, news.chars, news.is_stopped) == (0, 0, 0, 0, False)
+    assert news.never == []  # nothing was judged
+
+
+def test_rules_whose_signals_are_off_are_not_said_to_be_idle() -> None:
+    config, tally = SelectConfig(), Tally()
+    tally.documents["documents"] = 5
+    tally.not_applied.update({"fineweb.max_newline_ratio": 5, "gopher_quality.min_words": 4})
+    assert "gopher_quality.min_words" in never_firing(config, tally)
+    assert "fineweb.max_newline_ratio" not in never_firing(config, tally)
