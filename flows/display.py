@@ -19,6 +19,7 @@ from tasks.epochs import MixtureLine
 from tasks.evaluate.task_scores import score_text
 from tasks.funnel import FunnelRow
 from tasks.journal import LISTENERS, Event
+from tasks.scores import NO_TEXT
 
 PLAIN_SECONDS = 15.0  # between two plain progress lines of one stage
 MEGABYTE = 1e6
@@ -154,7 +155,7 @@ def compared(value: float | None, threshold: float | None) -> str:
 
 
 def _rounded(value: float | None) -> float | str:
-    return "no text" if value is None else round(value, 3)
+    return NO_TEXT if value is None else round(value, 3)
 
 
 def _cell(value: Any) -> str:

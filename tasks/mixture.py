@@ -12,6 +12,7 @@ Invariant: train + held out = documents in, part by part.
 Worked number: at the default ratio 0.005, 200,000 documents give about 1,000 held out (sqrt(npq) = 32).
 """
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -30,8 +31,10 @@ from tasks.keepers import PAIRS
 from tasks.manifest import Manifest
 from tasks.parts import Part, PartWriter, Receipt, Unit, documents_of, read_part
 from tasks.signal_table import SIGNAL_BY_NAME, check_number_signal
-from tasks.splits import MIX_SCHEMA, SPLITS, split_of
+from tasks.splits import MIX_SCHEMA, SPLITS, split_of, whole_source
 from tasks.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 RESULT_PACKAGES = ("xxhash",)
 UNMEASURED = "unmeasured"
@@ -129,7 +132,20 @@ def split_documents(documents: Manifest, *measured: Manifest, into: Workspace, c
             {name: [sizes[split]["bytes"] for split in SPLITS] for name, sizes in receipt.extra["sizes"].items()}
             for receipt in receipts
         ]
-        return dataset.publish(receipts, extra={"sizes": size_table(receipts, config), "part_bytes": part_bytes})
+        table = size_table(receipts, config)
+        _warn_of_no_score(table, config)
+        return dataset.publish(receipts, extra={"sizes": table, "part_bytes": part_bytes})
+
+
+def _warn_of_no_score(table: dict[str, Any], config: MixConfig) -> None:
+    """A line per sub-source that has text, of which none was held out though the recipe asks for a share."""
+    for name, sizes in table.items():
+        source, documents = whole_source(name), sizes["train"]["documents"]
+        if documents and not sizes["held_out"]["documents"] and (ratio := for_source(config, source).held_out_ratio):
+            logger.warning(
+                "mix: source %s has no held-out text, so no score: none of its %d documents falls in the first %g; "
+                "raise mix.held_out_ratio (or mix.by_source.%s.held_out_ratio)", name, documents, ratio, source,
+            )  # fmt: skip
 
 
 def _one_of(measured: Sequence[Manifest], stage: str, documents: Manifest) -> Manifest:

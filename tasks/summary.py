@@ -5,6 +5,7 @@ from typing import Any
 from tasks.funnel import funnel
 from tasks.manifest import Manifest, load_manifest
 from tasks.runs import RunRecord
+from tasks.scores import score_rows
 from tasks.storage import Storage
 
 TRAINING_FACTS = ("step", "tokens", "tokens_per_second", "loss_first", "loss_last", "sources", "compute")
@@ -22,7 +23,7 @@ def summarise(storage: Storage, record: RunRecord) -> dict[str, Any]:
         "datasets": [line.model_dump() for line in record.datasets],
         "funnel": [row.model_dump() for row in funnel(storage, record)],
         "training": {line.label: _training(storage, line.reference) for line in record.datasets_of("train")},
-        "losses": evaluated.extra["losses"] if evaluated else [],
+        "losses": score_rows(evaluated) if evaluated else [],
         "tasks": evaluated.extra.get("tasks", []) if evaluated else [],
         "evaluation_sets": evaluated.extra["evaluation_sets"] if evaluated else {},
         "samples": evaluated.extra["samples"] if evaluated else [],

@@ -12,9 +12,10 @@ of all documents share costs no more than any other. Where the recipe asks, line
 stand in several documents are cut on the way (repeated_text.py; reasons repeated_text and all_repeated).
 """
 
+import logging
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
@@ -47,7 +48,7 @@ from tasks.exchange import (
     remove_parts,
     write_partitions,
 )
-from tasks.guard_rail import check_dropped_share
+from tasks.guard_rail import WARNED_DOCUMENTS, check_dropped_share, losses_by_source
 from tasks.keepers import (
     KEEPER_FIELDS,
     KEEPER_ORDER,
@@ -63,6 +64,8 @@ from tasks.keepers import (
 )
 from tasks.manifest import Manifest
 from tasks.parts import PartWriter, Receipt, Unit, documents_of, read_part
+
+logger = logging.getLogger(__name__)
 
 RESULT_PACKAGES = ("xxhash",)
 REASONS = frozenset(["same_url", "same_text", REPEATED, ALL_REPEATED])
@@ -145,9 +148,22 @@ def drop_exact_duplicates(documents: Manifest, *, into: Workspace, config: Exact
         texts = find_duplicates(dataset, keys, gone, "text", config)
         decisions = decide_by_part(dataset, "decisions", documents, {"urls": urls, "texts": texts})
         receipts = _apply(dataset, documents, decisions, config)
+        _warn_of_shared_urls(receipts)
         limits = {source: for_source(config, source).max_dropped_ratio for source in documents.sources}
         check_dropped_share(dataset.stage, receipts, limits)
         return dataset.publish(receipts)
+
+
+def _warn_of_shared_urls(receipts: Sequence[Receipt]) -> None:
+    """A line per source of which most documents went by URL: chapters that bear the address of their book."""
+    for source, own in losses_by_source(receipts).items():
+        by_url = own.reasons["same_url"]
+        if own.documents >= WARNED_DOCUMENTS and 2 * by_url > own.documents:
+            logger.warning(
+                "dedup-exact: %d of %d documents (%.0f %%) of source %s dropped as records of the same URL; where they "
+                "are different texts, set dedup_exact.by_source.%s.by_url: false",
+                by_url, own.documents, 100 * by_url / own.documents, source, source,
+            )  # fmt: skip
 
 
 def _apply(dataset: Dataset, documents: Manifest, decisions: Manifest, config: ExactDedupConfig) -> list[Receipt]:

@@ -30,6 +30,7 @@ from tasks.report.distributions import SourceRules, select_pictures
 from tasks.report.documents import ReportDocuments, read_documents, redacted_events, redaction_of
 from tasks.report.flow_picture import flow_picture
 from tasks.runs import RunRecord
+from tasks.scores import NO_TEXT, score_rows
 from tasks.storage import Storage
 from tasks.train.live import LiveTraining, read_curves
 from tasks.train.view import Curve, loss_chart, marks_of, read_forks
@@ -157,10 +158,12 @@ def live_pages(live: LiveTraining, *, picture_bytes: int) -> list[tuple[str, str
 
 def read_losses(storage: Storage, record: RunRecord) -> Losses | None:
     """What `evaluate` found; None before it ran."""
-    facts = _extra(storage, record, "evaluate")
-    if facts is None:
+    lines = record.datasets_of("evaluate")
+    if not lines:
         return None
-    return Losses(rows=facts["losses"], notes=facts.get("evaluation_sets", {}), tasks=facts.get("tasks", []))
+    evaluated = load_manifest(storage, lines[-1].reference)
+    facts = evaluated.extra
+    return Losses(rows=score_rows(evaluated), notes=facts.get("evaluation_sets", {}), tasks=facts.get("tasks", []))
 
 
 def read_classifiers(storage: Storage, record: RunRecord) -> dict[str, dict[str, Any]]:
@@ -216,7 +219,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str | int, ...]]) -> str:
 def _scores_page(losses: Losses) -> str:
     """Bits per byte of held-out text, scores of tasks, and what stands in a score's place."""
     figures = [[row[f"bits_per_byte_{when}"] for when in ("before", "after")] for row in losses.rows]
-    shown = [["no text" if value is None else f"{value:.4f}" for value in pair] for pair in figures]
+    shown = [[NO_TEXT if value is None else f"{value:.4f}" for value in pair] for pair in figures]
     rows = [(row["source"], row["tokens"], *pair) for row, pair in zip(losses.rows, shown, strict=True)]
     tasks = [(line["task"], line.get("items", 0), score_text(line)) for line in losses.tasks]
     tables = [_table(("held-out text of", "tokens", "bits per byte before", "after"), rows)]

@@ -9,6 +9,7 @@ with reason `line_rules`, value = bytes cut, detail = what was cut.
     num_words 49 and gopher_quality.min_words 50 -> drop, reason "gopher_quality.min_words", value 49, threshold 50
 """
 
+import logging
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from tasks.config import for_source
 from tasks.dataset import Workspace
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.errors import DataError
+from tasks.guard_rail import WARNED_DOCUMENTS, Losses, losses_by_source
 from tasks.kernels.buffers import text_array, text_buffers
 from tasks.kernels.cuts import apply_cuts
 from tasks.ledger import Ledger
@@ -32,7 +34,10 @@ from tasks.select.rules import SelectConfig
 from tasks.select.verdicts import first_failing, verdicts
 from tasks.signal_table import CUT_SIGNALS
 
+logger = logging.getLogger(__name__)
+
 LINE_RULES = "line_rules"
+WHAT_IF = "`basemill whatif RUN --set select.KEY=VALUE` says what other rules would keep"
 GUARDED_DOCUMENTS = 1000  # smaller sources may lose any share: a handful of odd files is no accident
 
 
@@ -148,22 +153,33 @@ def loses_too_much(documents: int, dropped: int, config: SelectConfig) -> bool:
 
 
 def check_losses(receipts: list[Receipt], config: SelectConfig) -> None:
-    """The guard rail. Raises DataError, with the reasons by number, when a source loses more than the config allows."""
-    by_source: dict[str, list[Receipt]] = {}
-    for receipt in receipts:
-        by_source.setdefault(receipt.part.source or "", []).append(receipt)
-    for source, own in by_source.items():
-        documents, dropped = (sum(receipt.counts[name] for receipt in own) for name in ("rows_in", "dropped"))
+    """The guard rail: raises DataError, with the reasons by number, when a source loses more than the config allows, or
+    when none is left of 20 documents or more. A source that ends empty beside others is a warning."""
+    found = losses_by_source(receipts)
+    for source, own in found.items():
         own_config = for_source(config, source)
-        limit = own_config.max_drop_ratio
-        if loses_too_much(documents, dropped, own_config):
-            reasons = sum((Counter(receipt.reasons) for receipt in own), Counter())
-            del reasons[LINE_RULES]
-            top = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(5))
+        if loses_too_much(own.documents, own.dropped, own_config):
             raise DataError(
-                f"select: {dropped} of {documents} documents of source {source!r} would be dropped ({top}), more than "
-                f"max_drop_ratio {limit}; set select.by_source.{source}.max_drop_ratio: 1 if that is right"
+                f"select: {own.dropped} of {own.documents} documents of source {source!r} would be dropped "
+                f"({_top_reasons(own, 5)}), more than max_drop_ratio {own_config.max_drop_ratio}; set "
+                f"select.by_source.{source}.max_drop_ratio: 1 if that is right"
             )
+    emptied = {source: own for source, own in found.items() if own.documents and own.dropped == own.documents}
+    documents, dropped = (sum(getattr(own, name) for own in found.values()) for name in ("documents", "dropped"))
+    if documents == dropped >= WARNED_DOCUMENTS:
+        lost = "; ".join(f"{source} {own.documents} ({_top_reasons(own, 1)})" for source, own in emptied.items())
+        raise DataError(f"select: every document of every source would be dropped: {lost}. {WHAT_IF}")
+    for source, own in emptied.items():
+        if own.documents >= WARNED_DOCUMENTS:
+            logger.warning(
+                "select: all %d documents of source %s dropped (%s). %s",
+                own.documents, source, _top_reasons(own, 3), WHAT_IF,
+            )  # fmt: skip
+
+
+def _top_reasons(own: Losses, number: int) -> str:
+    drops = Counter({reason: count for reason, count in own.reasons.items() if reason != LINE_RULES})
+    return ", ".join(f"{reason} {count}" for reason, count in drops.most_common(number))
 
 
 def _first_difference(table: pa.Table, measured: pa.Table | None) -> str:

@@ -252,3 +252,17 @@ def test_one_two_and_four_workers_give_the_same_bytes(
         kept = drop_exact_duplicates(documents, into=own, config=PLAIN)
         results.add(tuple(part.sha256 for part in kept.parts))
     assert len(results) == 1
+
+
+def test_a_source_that_mostly_goes_by_url_is_named(
+    workspace: Workspace, make_documents: MakeDocuments, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Chapters under the address of their book, beside a source of fewer documents."""
+    texts = {"books": [f"chapter {n}" for n in range(20)], "few": [f"page {n}" for n in range(19)]}
+    urls = [*["http://books.org/one"] * 12, *[None] * 8, *["http://few.org"] * 19]
+    documents = make_documents({"books": texts["books"]}, parts=1, url=urls[:20])
+    drop_exact_duplicates(documents, into=workspace, config=PLAIN)
+    drop_exact_duplicates(make_documents({"few": texts["few"]}, parts=1, url=urls[20:]), into=workspace, config=PLAIN)
+    [record] = [record for record in caplog.records if record.name == "tasks.dedup_exact"]
+    assert "11 of 20 documents (55 %) of source books" in record.getMessage()
+    assert "set dedup_exact.by_source.books.by_url: false" in record.getMessage()

@@ -211,7 +211,7 @@ def test_the_dashboard_shows_scores_and_what_stands_in_their_place(record: RunRe
     dataset = workspace.dataset("evaluate", None, inputs={}, module="tasks.documents")
     record.set_dataset(line_of(dataset.publish_files({}, extra=facts)))
     pages = {key: text for key, _, text in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
-    assert "| web | 1,234 | 3.5000 | no text |" in pages["scores"]
+    assert "| web | 1,234 | 3.5000 | no held-out text |" in pages["scores"]
     assert "| piqa | 9 | acc 0.5000 ± 0.1000 |" in pages["scores"]
     assert "| arc_easy | 0 | not decontaminated (sources: a&#124;b) |" in pages["scores"]
     assert "- quiz: not &lt;b&gt;decontaminated" in pages["scores"]

@@ -265,8 +265,19 @@ def test_a_source_that_loses_nearly_all_stops_the_stage(run: Run) -> None:
         run(texts)
     kept, rows, _ = run(texts, by_source={"web": {"max_drop_ratio": 1.0}})
     assert len(rows) == 50
-    assert run({"small": texts[:900]})[1] == []
+    assert len(run({"small": texts[:900], "other": [GOOD]})[1]) == 1
     assert kept.totals["dropped"] == 950
+
+
+def test_a_source_that_ends_empty_is_named_and_a_corpus_that_does_stops_the_stage(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    run({"web": ["too short"] * 20, "few": ["too short"] * 19, "void": [], "other": [GOOD]})
+    [record] = [record for record in caplog.records if record.name == "tasks.select"]
+    assert record.getMessage().startswith("select: all 20 documents of source web dropped (all_lines_cut 20). ")
+    with pytest.raises(DataError, match=r"every source .*: web 19 \(all_lines_cut 18\); few 1 \(empty 1\)\. .*whatif"):
+        run({"web": [*["too short"] * 18, ""], "few": [""], "void": []})
+    assert run({"web": ["too short"] * 19})[1] == []
 
 
 def test_signals_of_other_documents_fail_the_stage(workspace: Workspace, make_documents: MakeDocuments) -> None:

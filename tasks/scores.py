@@ -1,0 +1,18 @@
+"""The held-out losses of an evaluation, a row for every source: also for one that had no held-out text."""
+
+from typing import Any
+
+from tasks.evaluate import ALL_SOURCES, losses_of
+from tasks.manifest import Manifest
+
+HELD_OUT = "held_out:"  # begins the roles of the packs among the inputs of `evaluate`
+NO_TEXT = "no held-out text"
+
+
+def score_rows(evaluated: Manifest) -> list[dict[str, Any]]:
+    """`losses` of the manifest; a source whose held-out packs are empty has 0 tokens, and null for each figure."""
+    rows = {row["source"]: row for row in evaluated.extra["losses"]}
+    roles = [line["role"] for line in evaluated.inputs]
+    packed = [role.removeprefix(HELD_OUT) for role in roles if role.startswith(HELD_OUT)]
+    empty = {name: {"source": name, **losses_of(0, 0, 0.0, 0.0)} for name in packed if name not in rows}
+    return sorted((empty | rows).values(), key=lambda row: (row["source"] == ALL_SOURCES, row["source"]))
