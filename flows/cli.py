@@ -21,6 +21,7 @@ from tasks.doctor import examine
 from tasks.epochs import MixtureLine, check_repeats, mixture_of
 from tasks.errors import ConfigError, DataError, PipelineError, TrainingDiverged
 from tasks.journal import PlanLine, Run
+from tasks.parallel import workers_here
 from tasks.recipe import Recipe
 from tasks.runs import RunRecord, find_record, load_record, new_run_id, stages_between
 from tasks.schedule import forecast
@@ -95,7 +96,10 @@ def schedule(
     wanted = _parameters(root, Recipe.load(recipe, overrides or ()), None, None)
     _check("plan", wanted)
     resolved, datasets = Recipe.parse(wanted["recipe"]), _references(_plan(wanted))
-    found = forecast(Storage(wanted["root"]), resolved, datasets, settings_from_environment())
+    settings = settings_from_environment()
+    if workers_here() == 0:  # then it trains in this process
+        settings = settings.model_copy(update={"ranks": 1})
+    found = forecast(Storage(wanted["root"]), resolved, datasets, settings)
     if html is not None:
         _write_page(html, schedule_page(found))
     if as_json:

@@ -48,9 +48,13 @@ def _range(signal: Signal) -> str:
 
 def runs(root: Root = "./lake", as_json: AsJson = False) -> None:
     """List the runs of a storage root, the latest last."""
-    records = list(list_records(Storage(root)))
+    storage = Storage(root)
+    records = list(list_records(storage))
     if as_json:
         say_json([record.model_dump(mode="json", exclude={"recipe"}) | {"state": record.state} for record in records])
+        return
+    if not records:
+        say(f"no runs in {storage.url}")
         return
     rows = [
         (

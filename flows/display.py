@@ -171,7 +171,9 @@ def show_run(is_quiet: bool = False) -> Iterator[None]:
         yield
         return
     shown: _Bars | _Lines = _Bars() if err.is_terminal else _Lines()
-    handler = RichHandler(logging.WARNING, console=err, show_time=False, show_path=False)
+    handler: logging.Handler = RichHandler(logging.WARNING, console=err, show_time=False, show_path=False)
+    if not err.is_terminal:  # rich fills a line with blanks up to its width
+        handler = _LogLines(logging.WARNING)
     handler.addFilter(_clean_record)
     loggers = [logging.getLogger(name) for name in ("tasks", "flows", "model")]
     for logger in loggers:
@@ -189,6 +191,14 @@ def show_run(is_quiet: bool = False) -> Iterator[None]:
 def _clean_record(record: logging.LogRecord) -> bool:
     record.msg, record.args = clean(record.getMessage()), ()
     return True
+
+
+class _LogLines(logging.Handler):
+    """Log records as lines of their own length."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """The level, then the text; then the traceback where there is one."""
+        say_progress(f"{record.levelname:<8} {self.format(record)}")
 
 
 class _Lines:
@@ -256,7 +266,7 @@ def line_of(event: Event) -> str | None:
         what = f"cached (run {event['made_by']})" if event["cached"] else f"done in {event['seconds']:,.1f} s"
         return f"{event['label']:<24} {what}{_counts(event)}"
     if kind in ("stage failed", "stage cancelled"):
-        return f"{event['label']:<24} {kind.removeprefix('stage ')}: {event['error']}"
+        return f"{event['label']:<24} {kind.removeprefix('stage ')}: {event['error'].removeprefix('Cancelled: ')}"
     return str(event["message"]) if kind == "waiting" else None
 
 

@@ -11,9 +11,10 @@ def say_forecast(forecast: Forecast) -> None:
     """Totals, curves, phases, sources, memory and checkpoints."""
     active = forecast.active_parameters
     told = "all active" if active == forecast.parameters else f"{active:,} of them active for a token"
+    why = " (no training of this model at this length has finished in this root)" if forecast.seconds is None else ""
     say(
         f"{forecast.recipe}: {forecast.parameters:,} parameters, {told}; {forecast.tokens:,} tokens, "
-        f"{forecast.flops:.3g} FLOPs, time {duration(forecast.seconds)}\n"
+        f"{forecast.flops:.3g} FLOPs, time {duration(forecast.seconds)}{why}\n"
     )
     for name, reading in CURVES.items():
         series = series_of(forecast, reading)

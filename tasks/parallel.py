@@ -105,7 +105,7 @@ def _run_here(work: Work[Item, Result], stop: threading.Event, on_done: Callable
     for index, item in work.items.items():
         while True:
             if stop.is_set():
-                raise Cancelled("cancelled between two parts; finished parts are kept")
+                raise Cancelled("between two parts")
             try:
                 work.results[index] = work.function(item)
                 on_done(work.results[index])
@@ -217,7 +217,7 @@ def _run_on_ray(
             while not done.empty():
                 on_done(done.get())
             if stop.is_set():
-                raise Cancelled("cancelled; running parts were stopped, finished parts are kept")
+                raise Cancelled("running parts were stopped")
     finally:
         halt.set()
         thread.join()

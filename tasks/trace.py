@@ -62,11 +62,12 @@ class Trace(BaseModel, frozen=True):
 
 def trace_step(storage: Storage, record: RunRecord, step: int, phase: str | None = None) -> Trace:
     """The batch of a step of a phase (default: the last phase). Raises ConfigError when there is no such step."""
-    trained = _trained(storage, record, phase)
+    known = _trained(storage, record, phase)
+    trained = known[phase] if phase else next(iter(known.values()))
     checkpoint = trained.extra["checkpoint"]
     state = read_state(storage, checkpoint)
     config = PhaseRun.model_validate(state.config)
-    metrics = _metrics_of(storage, checkpoint, step)
+    metrics = _metrics_of(storage, known, config.phase.name, step)
     packs, used = inputs_of(storage, trained.inputs)
     order = order_of(config, [pack_of(source, manifest) for source, manifest in packs.items()], used)
     skipped = [(skip.start, skip.stop) for skip in state.events.skips if skip.phase == config.phase.name]
@@ -85,8 +86,8 @@ def trace_step(storage: Storage, record: RunRecord, step: int, phase: str | None
     )
 
 
-def _trained(storage: Storage, record: RunRecord, phase: str | None) -> Manifest:
-    """What trained the phase: a dataset of the run, or what it was forked from, up to the step where it was."""
+def _trained(storage: Storage, record: RunRecord, phase: str | None) -> dict[str, Manifest]:
+    """What trained each phase, the last first: datasets of the run, or what they were forked from, up to that step."""
     known: dict[str, Manifest] = {}
     for line in reversed(record.datasets_of("train")):
         for manifest in _line_of_descent(storage, line.reference):
@@ -94,7 +95,7 @@ def _trained(storage: Storage, record: RunRecord, phase: str | None) -> Manifest
     if not known or phase not in (None, *known):
         names = ", ".join(reversed(known)) or "none"
         raise ConfigError(f"run {record.run_id}: no trained phase{f' {phase!r}' if phase else ''}; phases: {names}")
-    return known[phase] if phase else next(iter(known.values()))
+    return known
 
 
 def _line_of_descent(storage: Storage, reference: str) -> Iterator[Manifest]:
@@ -111,11 +112,13 @@ def _phase_of(manifest: Manifest) -> str:
     return name
 
 
-def _metrics_of(storage: Storage, checkpoint: str, step: int) -> dict[str, Any]:
-    metrics = read_metrics(storage, checkpoint)
-    last = pc.max(metrics["step"]).as_py()
-    if not 1 <= step <= last:
-        raise ConfigError(f"step {step}: the phase has steps 1 to {last}")
+def _metrics_of(storage: Storage, known: dict[str, Manifest], phase: str, step: int) -> dict[str, Any]:
+    metrics = read_metrics(storage, known[phase].extra["checkpoint"])
+    if not 1 <= step <= pc.max(metrics["step"]).as_py():
+        tables = {name: read_metrics(storage, manifest.extra["checkpoint"]) for name, manifest in known.items()}
+        steps = {name: f"phase {name} has steps 1 to {pc.max(table['step'])}" for name, table in tables.items()}
+        told = [steps.pop(phase), *reversed(steps.values())]
+        raise ConfigError(f"step {step}: {', '.join(told)}{'; --phase chooses one' if steps else ''}")
     row: dict[str, Any] = metrics.select(EXACT_METRICS).filter(pc.equal(metrics["step"], step)).to_pylist()[0]
     return row
 

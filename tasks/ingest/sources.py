@@ -132,7 +132,8 @@ def list_source(name: str, source: SourceConfig, root: Storage) -> list[FileInfo
     except ConfigError as error:
         raise ConfigError(f"{path}.base: {error}") from error
     if not found:
-        raise ConfigError(f"{path}.base: nothing is at {source.base!r} ({place.url}); wanted a folder with files")
+        where = "" if place.url == source.base else f" ({place.url})"
+        raise ConfigError(f"{path}.base: nothing is at {source.base!r}{where}; wanted a folder with files")
     wanted = list(_selected(found, source))
     if not wanted:
         raise ConfigError(

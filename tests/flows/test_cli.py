@@ -343,10 +343,31 @@ def test_a_rerun_alone_is_advised_only_where_it_can_help() -> None:
 
 
 def test_characters_that_no_signal_counts_are_unknown() -> None:
-    facts = {"source": "web", "documents": 3, "newly_kept": 0, "newly_dropped": 0, "never": [], "is_stopped": False}
+    facts: dict[str, Any] = dict.fromkeys(SourceEffect.model_fields, 0)
+    facts |= {"source": "web", "never": [], "is_stopped": False}
     for kept, chars, shown in ((3, 0, ("-", "-")), (3, 2000, ("2,000", "2,000")), (0, 0, ("0", "0"))):
-        row = SourceEffect(**facts, kept_before=kept, kept=kept, chars_before=chars, chars=chars)
+        facts |= {"kept_before": kept, "kept": kept, "chars_before": chars, "chars": chars}
+        row = SourceEffect.model_validate(facts)
         assert _characters(row) == shown
+
+
+def test_a_root_without_runs_is_said_to_have_none(call: Call, tmp_path: Path) -> None:
+    for place in (tmp_path / "never", tmp_path):
+        status, out, _ = call("runs", "--root", str(place))
+        assert (status, out) == (0, f"no runs in {place}\n")
+
+
+def test_log_lines_in_a_file_end_without_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    with display.show_run():
+        logging.getLogger("tasks.x").warning("part %d is odd", 3)
+    shown = capsys.readouterr().err
+    assert shown == "WARNING  part 3 is odd\n"
+
+
+def test_a_cancelled_stage_is_said_to_be_so_once() -> None:
+    line = display.line_of({"kind": "stage cancelled", "label": "signals", "error": "Cancelled: between two parts"})
+    assert line is not None
+    assert line.endswith("cancelled: between two parts")
 
 
 def test_doctor_verifies_the_data_of_a_run(call: Call, first: RunRecord, root: str) -> None:

@@ -30,10 +30,17 @@ def test_a_schedule_needs_no_packs(call: Call, tmp_path: Path) -> None:
     status, out, _ = call("--html", str(page))
     assert status == 0
     assert "131,392 parameters, all active; 8,192 tokens" in out
-    assert "time unknown" in out
+    assert "time unknown (no training of this model at this length has finished in this root)" in out
     assert "learning rate" in out
     assert page.read_text().count("<svg") == 3
     assert not (tmp_path / "lake" / "runs").exists()
+
+
+def test_without_ray_it_trains_in_one_rank(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BASEMILL_WORKERS", "0")
+    monkeypatch.setenv("BASEMILL_TRAIN", "{ranks: 2}")
+    _, out, _ = call("--json")
+    assert [phase.memory.ranks for phase in Forecast.model_validate(json.loads(out)).phases] == [1]
 
 
 @pytest.mark.parametrize("file", ["", "no-such-folder/page.html"])
