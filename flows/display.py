@@ -89,7 +89,7 @@ def say_funnel(rows: Sequence[FunnelRow]) -> None:
                     row.rows_in,
                     row.rows_out,
                     round(row.bytes_out / MEGABYTE, 2),
-                    row.tokens or "",
+                    f"{'~' if row.stage == 'mix' else ''}{row.tokens:,}" if row.tokens else "",  # an estimate
                     row.top_reasons,
                 )
                 for row in rows

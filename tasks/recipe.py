@@ -45,6 +45,8 @@ PATH_KEYS = frozenset(
 UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 MERGE_TAG = "tag:yaml.org,2002:merge"
+UNNAMED = '"<unicode string>", '  # what PyYAML calls the file, before line and column
+MAX_ALIASED_VALUES = 100_000  # nine aliases of nine aliases, eight levels deep, are 43 million
 
 
 class PinConfig(BaseModel, frozen=True, extra="forbid", strict=True):
@@ -146,7 +148,9 @@ class Recipe(BaseModel, frozen=True, extra="forbid", strict=True):
         """The model must have a row for every token; an imported tokenizer is measured when it is taken."""
         if self.train.initialize_from is None and self.model.vocab_size < self.vocabulary.size:
             raise ValueError(
-                f"model.vocab_size {self.model.vocab_size} is smaller than vocabulary.size {self.vocabulary.size}"
+                f"model.vocab_size {self.model.vocab_size} is smaller than vocabulary.size {self.vocabulary.size}; "
+                f"write model.vocab_size: {self.vocabulary.size}, or a vocabulary.size of at most "
+                f"{self.model.vocab_size}"
             )
         return self
 
@@ -238,21 +242,37 @@ def parse_override(override: str) -> dict[str, JsonValue]:
 def _load_yaml(text: str, place: str) -> Any:
     """Plain values. Raises ConfigError, also for what contains itself."""
     try:
-        return _in_key_order(yaml.load(text, Loader=_OneOfEachKey))
+        values = yaml.load(text, Loader=_OneOfEachKey)
+        limit = max(MAX_ALIASED_VALUES, len(text))  # without aliases there are fewer values than characters
+        if (number := _num_values(values, {})) > limit:
+            raise ConfigError(f"{place}: with its aliases written out it has {number:,} values; at most {limit:,}")
+        return _in_key_order(values)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{place}: {error}") from error
+        raise ConfigError(f"{place}: {str(error).replace(UNNAMED, '')}") from error
     except RecursionError as error:
         raise ConfigError(f"{place}: nested too deep, or a part of it contains itself") from error
+
+
+def _num_values(values: Any, known: dict[int, int]) -> int:
+    """Values in a tree with every alias written out; each is counted once, by its identity (`known`)."""
+    if not isinstance(values, (dict, list)):
+        return 1
+    if id(values) not in known:
+        children = values.values() if isinstance(values, dict) else values
+        known[id(values)] = 1 + sum(_num_values(child, known) for child in children)
+    return known[id(values)]
 
 
 class _OneOfEachKey(yaml.SafeLoader):
     """A loader of plain values that refuses a mapping with the same key twice, and knows 3e-4 as a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != MERGE_TAG]
+        given = [key for key, _ in node.value if key.tag != MERGE_TAG]
+        keys = [self.construct_object(key, deep=True) for key in given]
         for index, key in enumerate(keys):
             if key in keys[:index]:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+                mark = given[index].start_mark
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", mark)
         return super().construct_mapping(node, deep)
 
     def construct_exponent(self, node: yaml.ScalarNode) -> int | float:

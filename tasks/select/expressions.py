@@ -63,7 +63,7 @@ def parse_expression(text: str) -> Expression:
     try:
         root = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"not an expression: {error.msg} at character {error.offset}") from error
+        raise ValueError(f"not an expression: {error.msg} at character {_place(text, error)}") from error
     if sum(1 for _ in ast.walk(root)) > MAX_NODES:
         raise ValueError(f"an expression has at most {MAX_NODES} names, numbers and operators")
     if (kind := _type(root)) != "truth":
@@ -72,6 +72,14 @@ def parse_expression(text: str) -> Expression:
     if not names:
         raise ValueError("names no signal, so it is true of all documents or of none")
     return Expression(text, root, tuple(names), _threshold(root))
+
+
+def _place(text: str, error: SyntaxError) -> int:
+    """The character, from 1 on, at which Python gave up; one past the last where it wanted more."""
+    stripped = text.strip()
+    before = sum(map(len, stripped.splitlines(keepends=True)[: (error.lineno or 1) - 1]))
+    own = before + error.offset if error.offset else len(stripped) + 1
+    return len(text) - len(text.lstrip()) + min(own, len(stripped) + 1)
 
 
 # --- checking ------------------------------------------------------------------------------------------------------
@@ -91,12 +99,22 @@ def _type(node: ast.expr) -> Type:
         case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
             return _all("number", [operand], node)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
-            return _all("number", [left, right], node)
+            kind = _all("number", [left, right], node)
+            if isinstance(op, ast.Div):
+                _check_divisor(right)
+            return kind
         case ast.Compare():
             return _type_of_comparison(node)
     raise ValueError(
         f"{ast.unparse(node)!r} is not allowed; write comparisons of signals, numbers and texts, and, or, not, + - * /"
     )
+
+
+def _check_divisor(node: ast.expr) -> None:
+    """Raises ValueError for a constant 0: the result would be null for every document."""
+    is_constant = not any(isinstance(part, ast.Name) for part in ast.walk(node))
+    if is_constant and _value(node, pa.table({})).as_py() == 0:
+        raise ValueError(f"division by {ast.unparse(node)}, which is zero: the rule would apply to no document")
 
 
 def _type_of_constant(value: str | int | float) -> Type:

@@ -16,6 +16,7 @@ import pytest
 from flows import display
 from flows.cli import how_to_go_on
 from flows.cli_compare import _characters
+from tasks.funnel import FunnelRow
 from tasks.journal import LISTENERS
 from tasks.runs import RunRecord, find_record
 from tasks.storage import Storage
@@ -443,3 +444,16 @@ def test_progress_on_a_terminal_has_a_bar_per_stage() -> None:
         assert bars.progress.tasks == []
     finally:
         bars.close()
+
+
+def test_estimated_tokens_are_marked_in_the_funnel(capsys: pytest.CaptureFixture[str]) -> None:
+    row = dict.fromkeys(("rows_in", "rows_out", "bytes_in", "bytes_out", "dropped", "edited", "errors", "skipped"), 1)
+    tokens = {"ingest": None, "mix": 207_482, "pack": 211_005}
+    display.say_funnel(
+        [
+            FunnelRow.model_validate(row | {"stage": stage, "source": "web", "tokens": number, "reasons": {}})
+            for stage, number in tokens.items()
+        ]
+    )
+    lines = {line.split()[0]: line.split()[4:] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert (lines["ingest"], lines["mix"], lines["pack"]) == ([], ["~207,482"], ["211,005"])

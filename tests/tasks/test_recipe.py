@@ -34,6 +34,10 @@ def phases(*changes: dict[str, Any]) -> dict[str, Any]:
 
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message must hold: path, value, what is allowed
+    (
+        {"vocabulary": {"size": 2048}},
+        ["model.vocab_size 512 is smaller than vocabulary.size 2048; write model.vocab_size: 2048, or a "],
+    ),
     # keys
     ({"tokenizer": {}}, ["tokenizer: unknown key", "allowed here: classifiers, decontaminate, ", "vocabulary"]),
     ({"vocabulary": {"size": 300, "siez": 1}}, ["vocabulary.siez: unknown key", "did you mean 'size'?"]),
@@ -165,12 +169,18 @@ def test_what_is_no_recipe_at_all(given: object) -> None:
         Recipe.parse(given)
 
 
+ALIASES = b"a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + b"".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n".encode() for n in range(1, 9)
+)  # 9 to the 9th values
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (b"name: [a\n", "line 1, column 7"),
         (b"name: x\n\tmodel: 3\n", "line 2, column 1"),
-        (b"name: a\nname: b\n", "key 'name' is given twice"),
+        (b"name: a\nname: b\n", r"bad\.yaml: key 'name' is given twice\n  in line 2, column 1"),
+        (ALIASES, r"bad\.yaml: with its aliases written out it has [\d,]{10,} values; at most 100,000$"),
         (b"model:\n  size: tiny\n  size: demo\n", "key 'size' is given twice"),
         (b"model: [{a: {size: tiny, size: demo}}]\n", "key 'size' is given twice"),
         (b"- a\n", "mapping of sections, not list"),
