@@ -173,7 +173,9 @@ def show_run(is_quiet: bool = False) -> Iterator[None]:
     shown: _Bars | _Lines = _Bars() if err.is_terminal else _Lines()
     handler: logging.Handler = RichHandler(logging.WARNING, console=err, show_time=False, show_path=False)
     if not err.is_terminal:  # rich fills a line with blanks up to its width
-        handler = _LogLines(logging.WARNING)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setLevel(logging.WARNING)
+        handler.setFormatter(logging.Formatter("%(levelname)-8s %(message)s"))
     handler.addFilter(_clean_record)
     loggers = [logging.getLogger(name) for name in ("tasks", "flows", "model")]
     for logger in loggers:
@@ -191,14 +193,6 @@ def show_run(is_quiet: bool = False) -> Iterator[None]:
 def _clean_record(record: logging.LogRecord) -> bool:
     record.msg, record.args = clean(record.getMessage()), ()
     return True
-
-
-class _LogLines(logging.Handler):
-    """Log records as lines of their own length."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """The level, then the text; then the traceback where there is one."""
-        say_progress(f"{record.levelname:<8} {self.format(record)}")
 
 
 class _Lines:

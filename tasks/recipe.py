@@ -212,7 +212,8 @@ def recipe_path(path: str | Path) -> Path:
         if candidate.is_file() and (candidate is given or given.parent == Path()):
             return candidate.resolve()
     shipped = ", ".join(sorted(file.stem for file in RECIPES_FOLDER.glob("*.yaml")))
-    raise ConfigError(f"recipe {path}: no such file; recipes that ship: {shipped}")
+    what = "a folder, not a file" if given.is_dir() else "no such file"
+    raise ConfigError(f"recipe {path}: {what}; recipes that ship: {shipped}")
 
 
 def read_yaml(path: Path) -> dict[str, JsonValue]:

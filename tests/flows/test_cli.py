@@ -358,6 +358,12 @@ def test_a_root_without_runs_is_said_to_have_none(call: Call, tmp_path: Path) ->
         assert (status, out) == (0, f"no runs in {place}\n")
 
 
+def test_a_folder_in_the_place_of_a_recipe_is_called_one(call: Call, tmp_path: Path) -> None:
+    status, _, err = call("plan", str(tmp_path))
+    assert status == 2
+    assert f"recipe {tmp_path}: a folder, not a file; recipes that ship: " in err
+
+
 def test_log_lines_in_a_file_end_without_blanks(capsys: pytest.CaptureFixture[str]) -> None:
     with display.show_run():
         logging.getLogger("tasks.x").warning("part %d is odd", 3)
