@@ -17,6 +17,7 @@ from prefect.states import Cancelled as CancelledState
 from prefect.states import Completed
 
 from flows.artifacts import show_progress, show_results, show_training
+from model.config import TrainConfig
 from model.phases import PhaseConfig
 from tasks.classifiers import train_classifiers
 from tasks.cluster_sizes import CLUSTER_SIZE
@@ -201,9 +202,9 @@ def evaluate(
     run: Run, trained: dict[str, Reference], packs: Packs, vocabulary: Reference, documents: list[Reference]
 ) -> Any:
     """Losses per source on held-out rows, before and after training; `documents` say what was decontaminated."""
-    phase = run.recipe.train.phases[-1]
-    held_out = [packs[pack_label(request)] for request in pack_requests(phase, "held_out")]
-    datasets = (trained[phase.name], vocabulary, *held_out, *documents)
+    train = run.recipe.train
+    held_out = [packs[pack_label(request)] for request in held_out_requests(train)]
+    datasets = (trained[train.phases[-1].name], vocabulary, *held_out, *documents)
     return answer(run, "evaluate", evaluate_checkpoint, *datasets, config=run.recipe.evaluate)
 
 
@@ -231,6 +232,17 @@ def pack_requests(phase: PhaseConfig, split: Split) -> list[PackRequest]:
         for source, weight in sorted(phase.weights.items())
         if weight > 0
     ]  # fmt: skip
+
+
+def held_out_requests(train: TrainConfig) -> list[PackRequest]:
+    """The packs that judge the last phase: of every source that it or a phase before it reads, as it was read last."""
+    phases = {phase.name: phase for phase in train.phases}
+    found: dict[str, PackRequest] = {}
+    name: str | None = train.phases[-1].name
+    while name is not None:
+        found = {request.source: request for request in pack_requests(phases[name], "held_out")} | found
+        name = phases[name].parent
+    return [found[source] for source in sorted(found)]
 
 
 def pack_label(request: PackRequest) -> str:

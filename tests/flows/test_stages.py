@@ -8,6 +8,7 @@ from prefect import Task
 from prefect.states import Failed
 
 from flows import stages
+from model.config import TrainConfig
 from model.phases import PhaseConfig
 from tasks.dataset import Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, LeaseLost, StorageError, TrainingDiverged, WorkerLost
@@ -90,6 +91,19 @@ def test_packs_of_a_phase_are_named_and_ordered() -> None:
     )  # fmt: skip
     labels = [stages.pack_label(request) for request in stages.pack_requests(phase, "held_out")]
     assert labels == ["pack code held_out 64 min 32", "pack web held_out 64 min 32"]
+
+
+def test_a_model_is_judged_by_every_source_that_it_has_read() -> None:
+    """What annealing makes it forget shows: sources of the phases before count, each as it was read last."""
+    values = {"tokens": 8192, "sequence_length": 64, "batch": 4, "schedule": {"lr": 3e-3}}
+    phases = [
+        values | {"name": "main", "weights": {"web": 2, "code": 1}},
+        values | {"name": "side", "weights": {"books": 1}, "after": "main"},
+        values | {"name": "anneal", "weights": {"web": 1}, "after": "main", "sequence_length": 128},
+    ]
+    train = TrainConfig.model_validate({"phases": phases})
+    labels = [stages.pack_label(request) for request in stages.held_out_requests(train)]
+    assert labels == ["pack code held_out 64", "pack web held_out 128"]
 
 
 def test_a_source_is_divided_by_the_size_of_its_clusters(
