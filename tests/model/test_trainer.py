@@ -113,7 +113,7 @@ def test_training_learns_and_notes_every_step(make_job: Any) -> None:
     assert set(metrics["action"].to_pylist()) == {"apply"}
     lines = [json.loads(line) for file in job.store.list_files("runs/r/live") if file.key.endswith(".jsonl")
              for line in job.store.read_bytes(file.key).splitlines()]  # fmt: skip
-    assert lines[0] == {"event": "begin", "message": outcome.began}
+    assert lines[0] == {"event": "begin", "message": outcome.began, "tokens": 0}
     assert [line["loss"] for line in lines[1:]] == losses
     assert {"z_loss", "tokens_per_second", "data_wait_ratio"} <= lines[1].keys()
     assert len([f for f in job.store.list_files("runs/r/live/tensorboard") if "tfevents" in f.key]) >= 3

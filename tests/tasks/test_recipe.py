@@ -309,9 +309,11 @@ def test_a_bare_name_is_a_recipe_that_ships(written: Path, monkeypatch: pytest.M
     assert recipe_path(written) == written
     monkeypatch.chdir(written.parent)
     assert recipe_path("small.yaml") == written
-    for missing in ("small", "elsewhere/demo", str(written.parent)):
+    for missing in ("small", "elsewhere/demo"):
         with pytest.raises(ConfigError, match="no such file; recipes that ship: demo"):
             recipe_path(missing)
+    with pytest.raises(ConfigError, match="a folder, not a file; recipes that ship: demo"):
+        recipe_path(written.parent)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -70,7 +70,7 @@ def measured(workspace: Workspace, make_documents: MakeDocuments) -> Callable[..
         [],
         ["select.gopher_quality.min_words=120"],
         ["select.gopher_quality=null", "select.by_source.news.fineweb=null"],
-        ['select.rules.wide=num_words > 60 and language != "de"', "select.rules.low=num_sentences < 6"],
+        ['select.rules.wide=num_words > 150 and language == "en"', "select.rules.low=num_sentences < 3"],
         ["select.by_language.deu.gopher_quality.min_stop_words=null", "select.by_language.deu.gopher_repetition=null"],
         ["select.by_source.web.enabled=false"],
         ["select.language.keep=[en]"],
