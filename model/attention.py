@@ -45,11 +45,17 @@ class Layout:
 
 
 def lay_out(
-    document_starts: DocumentStarts | None, like_BT: Tensor, dtype: torch.dtype, *, drops: bool = False
+    document_starts: DocumentStarts | None,
+    like_BT: Tensor,
+    dtype: torch.dtype,
+    *,
+    drops: bool = False,
+    is_compiled: bool = False,
 ) -> Layout:
     """The layout of a batch of the shape and device of `like_BT`. Without starts each row is one document.
 
     drops: attention weights will be dropped, which the variable-length kernel can't
+    is_compiled: blocks are compiled: one kernel for all batches of a length, since a change of it is compiled anew
     """
     rows, length = like_BT.shape
     starts = [[0]] * rows if document_starts is None else [list(row) or [0] for row in document_starts]
@@ -60,7 +66,7 @@ def lay_out(
     positions = (torch.arange(rows * length).view(rows, length) - first).to(like_BT.device)
     if like_BT.device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and not drops:
         return Layout(positions, boundaries=_boundaries(flat, rows * length).to(like_BT.device))
-    are_few = 2 * int(sizes.square().sum()) > rows * length**2
+    are_few = is_compiled or 2 * int(sizes.square().sum()) > rows * length**2
     are_tiny = rows * length < TINY_DOCUMENT * len(sizes)
     if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK and (are_few or are_tiny):
         allowed = (first[:, :, None] == first[:, None, :]).tril()

@@ -43,7 +43,7 @@ def build_model(
     settings = settings or Settings()
     with torch.device("meta"):
         model = Transformer(config)
-    model.compute_dtype = COMPUTE_DTYPES[precision]
+    model.compute_dtype, model.is_compiled = COMPUTE_DTYPES[precision], settings.compile_blocks
     for block in model.blocks:
         assert isinstance(block, Block)
         block.recompute = settings.recompute
