@@ -92,10 +92,8 @@ class _Training:
     def _send(self, key: str, description: str, markdown: str) -> None:
         """One row per run and page; one that Prefect has forgotten is made again."""
         if known := self.artifacts.get(key):
-            with get_client(
-                sync_client=True
-            ) as client:  # not its update_artifact, which stores the page in an event too
-                try:
+            with get_client(sync_client=True) as client:
+                try:  # not by its update_artifact, which stores the page in an event too
                     client.request("PATCH", "/artifacts/{id}", path_params={"id": known}, json={"data": markdown})
                 except PrefectHTTPStatusError as error:
                     if error.response.status_code != httpx.codes.NOT_FOUND:

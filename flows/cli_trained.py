@@ -21,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def harness(
-    run_name: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a part of one, or `latest`.")],
+    run_name: RunName,
     tasks: Annotated[str, typer.Option("--tasks", help="Names of lm-evaluation-harness, joined by commas.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Given to lm_eval as they are.")
@@ -80,7 +80,7 @@ def incidents(
 
 
 def exclude(
-    run_name: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a part of one, or `latest`.")],
+    run_name: RunName,
     number: Annotated[int | None, typer.Option("--incident", min=1, help="One of them; all if left out.")] = None,
     min_score: Annotated[float, typer.Option("--min-score", min=0, help="Documents above this score.")] = NAMED_ABOVE,
     root: Root = "./lake",

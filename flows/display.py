@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from tasks.epochs import MixtureLine
+from tasks.evaluate.scores import NO_TEXT
 from tasks.evaluate.task_scores import score_text
 from tasks.funnel import FunnelRow
 from tasks.journal import LISTENERS, Event
-from tasks.scores import NO_TEXT
 
 PLAIN_SECONDS = 15.0  # between two plain progress lines of one stage
 MEGABYTE = 1e6

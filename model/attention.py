@@ -5,7 +5,7 @@ from it once per forward pass (`lay_out`) and shared by all blocks:
 
 | device | kernel |
 |---|---|
-| CPU, up to 512 tokens, few or tiny documents | one call with an additive mask: B x T x T floats are small |
+| CPU, up to 512 tokens: few or tiny documents, or compiled | one call with an additive mask of B x T x T floats |
 | CPU else; CUDA in fp32 or with dropout | one causal call per document: cost does not grow with T squared |
 | CUDA in bf16 | torch's variable-length flash attention over all documents of the batch end to end |
 
@@ -66,9 +66,9 @@ def lay_out(
     positions = (torch.arange(rows * length).view(rows, length) - first).to(like_BT.device)
     if like_BT.device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and not drops:
         return Layout(positions, boundaries=_boundaries(flat, rows * length).to(like_BT.device))
-    are_few = is_compiled or 2 * int(sizes.square().sum()) > rows * length**2
+    are_few = 2 * int(sizes.square().sum()) > rows * length**2
     are_tiny = rows * length < TINY_DOCUMENT * len(sizes)
-    if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK and (are_few or are_tiny):
+    if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK and (are_few or are_tiny or is_compiled):
         allowed = (first[:, :, None] == first[:, None, :]).tril()
         mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill_(allowed.logical_not_(), float("-inf"))
         return Layout(positions, mask_B1TT=mask[:, None])

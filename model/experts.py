@@ -58,10 +58,9 @@ class Experts(nn.Module):
         order_M = chosen_BTK.flatten().sort(stable=True).indices
         counts_E = chosen_BTK.flatten().bincount(minlength=len(self.down))
         x_LD, gates_LK = x_BTD.flatten(0, 1), gates_BTK.flatten(0, 1).to(x_BTD.dtype)
+        # rows of whole 16 bytes are what its kernel wants
         fits = x_LD.dtype == torch.bfloat16 and all(size % 8 == 0 for size in self.gate_up.shape[1:])
-        mix = (
-            grouped_products if x_LD.device.type == "cuda" and fits else loop
-        )  # its kernel wants rows of whole 16 bytes
+        mix = grouped_products if x_LD.device.type == "cuda" and fits else loop
         return mix(x_LD, gates_LK, self.gate_up, self.down, order_M, counts_E).view_as(x_BTD)
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from tasks.evaluate.scores import score_rows
 from tasks.funnel import funnel
 from tasks.manifest import Manifest, load_manifest
 from tasks.runs import RunRecord
-from tasks.scores import score_rows
 from tasks.storage import Storage
 
 TRAINING_FACTS = ("step", "tokens", "tokens_per_second", "loss_first", "loss_last", "sources", "compute")

@@ -60,6 +60,7 @@ SCHEMA = pa.schema(
     ]
 )
 SUMS = ("tokens", "bytes", "nats_before", "nats_after")
+HELD_OUT = "held_out:"  # begins the role of a pack among the inputs
 SAMPLE_SCHEMA = pa.schema([pa.field("prompt", pa.string()), pa.field("text", pa.large_string())])
 
 
@@ -92,7 +93,7 @@ def evaluate_checkpoint(*datasets: Manifest, into: Workspace, config: EvaluateCo
     [vocabulary] = [manifest for manifest in datasets if manifest.stage == "vocabulary"]
     packs = {m.config["request"]["source"]: m for m in datasets if m.stage == "pack"}
     newer = [manifest for manifest in datasets if manifest.stage == "decontaminate"]
-    inputs = {"trained": trained, "vocabulary": vocabulary} | {f"held_out:{name}": m for name, m in packs.items()}
+    inputs = {"trained": trained, "vocabulary": vocabulary} | {HELD_OUT + name: m for name, m in packs.items()}
     known: dict[str, Any] = {}
     if newer:
         known["decontaminated"] = {m.digest: sorted(m.extra["evaluation_sets"]) for m in newer}

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from tasks.charts import data_url, short_number
 from tasks.epochs import mixture_of_run
 from tasks.errors import DataError
+from tasks.evaluate.scores import NO_TEXT, score_rows
 from tasks.evaluate.task_scores import score_text
 from tasks.funnel import FunnelRow, funnel
 from tasks.harness import harness_records, metrics_text
@@ -30,7 +31,6 @@ from tasks.report.distributions import SourceRules, select_pictures
 from tasks.report.documents import ReportDocuments, read_documents, redacted_events, redaction_of
 from tasks.report.flow_picture import flow_picture
 from tasks.runs import RunRecord
-from tasks.scores import NO_TEXT, score_rows
 from tasks.storage import Storage
 from tasks.train.live import LiveTraining, read_curves
 from tasks.train.view import Curve, loss_chart, marks_of, read_forks

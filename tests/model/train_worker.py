@@ -68,15 +68,26 @@ def poison(factors: dict[int, float]) -> None:
 
 def kill_in(kind: str, count: int) -> None:
     """Die at the end of the so many-th forward pass (of a micro-batch or a probe) or of an optimizer's step."""
-    seen = 0
+    left = count
 
     def hook(*given: object) -> None:
-        nonlocal seen
-        seen += kind == "optimizer" or isinstance(given[0], Transformer)
-        if seen == count:
+        nonlocal left
+        left -= 1
+        if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    register_module_forward_hook(hook) if kind == "forward" else register_optimizer_step_post_hook(hook)
+    if kind == "optimizer":
+        register_optimizer_step_post_hook(hook)
+        return
+    forward = Transformer.forward
+
+    def counted(*given: Any, **named: Any) -> Any:
+        output = forward(*given, **named)
+        hook()
+        return output
+
+    # Not a hook of all modules: compiled blocks would hold it, and be compiled anew at each count until torch gives up
+    Transformer.forward = counted  # type: ignore[method-assign]
 
 
 def main(rank: int, ranks: int) -> None:

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from tasks.evaluate import ALL_SOURCES, losses_of
+from tasks.evaluate import ALL_SOURCES, HELD_OUT, losses_of
 from tasks.manifest import Manifest
 
-HELD_OUT = "held_out:"  # begins the roles of the packs among the inputs of `evaluate`
 NO_TEXT = "no held-out text"
 
 

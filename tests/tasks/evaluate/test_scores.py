@@ -6,8 +6,8 @@ import pytest
 
 from tasks.dataset import Workspace
 from tasks.evaluate import losses_of
+from tasks.evaluate.scores import score_rows
 from tasks.mixture import MixConfig, split_documents
-from tasks.scores import score_rows
 from tests.conftest import MakeDocuments
 
 
