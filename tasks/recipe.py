@@ -36,6 +36,7 @@ from tasks.signals import SignalsConfig
 from tasks.splits import whole_source
 from tasks.vocabulary import VocabularyConfig
 
+Entry = tuple[yaml.Node, yaml.Node]  # of a mapping: key and value
 Dedup = TypeVar("Dedup", ExactDedupConfig, NearDedupConfig)
 
 RECIPES_FOLDER = Path(__file__).resolve().parent.parent / "flows" / "recipes"
@@ -265,16 +266,44 @@ def _num_values(values: Any, known: dict[int, int]) -> int:
 
 
 class _OneOfEachKey(yaml.SafeLoader):
-    """A loader of plain values that refuses a mapping with the same key twice, and knows 3e-4 as a number."""
+    """A loader of plain values that refuses a mapping with the same key twice, and knows 3e-4 as a number.
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        given = [key for key, _ in node.value if key.tag != MERGE_TAG]
-        keys = [self.construct_object(key, deep=True) for key in given]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                mark = given[index].start_mark
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", mark)
-        return super().construct_mapping(node, deep)
+    Merge keys (`<<: *defaults`) copy each key of a mapping once; PyYAML up to 6.0.3 copies without bound.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.num_merged, self.limit = 0, max(MAX_ALIASED_VALUES, len(text))
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge keys written out: what stands in the mapping itself wins, then what is named first."""
+        merged, own = dict[Any, Entry](), dict[Any, Entry]()
+        for key, value in node.value:
+            if key.tag == MERGE_TAG:
+                merged = {self._key_of(entry): entry for entry in reversed(self._copies(key, value))} | merged
+            elif (given := self._key_of((key, value))) in own:
+                raise yaml.constructor.ConstructorError(None, None, f"key {given!r} is given twice", key.start_mark)
+            else:
+                own[given] = (key, value)
+        node.value = [*(merged | own).values()]
+
+    def _copies(self, key: yaml.Node, value: yaml.Node) -> list[Entry]:
+        copies: list[Entry] = []
+        for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            if not isinstance(part, yaml.MappingNode):
+                told = "a merge key (<<) takes a mapping or a list of mappings"
+                raise yaml.constructor.ConstructorError(None, None, told, part.start_mark)
+            self.flatten_mapping(part)
+            copies += part.value
+            self.num_merged += len(part.value)
+            if self.num_merged > self.limit:
+                told = f"merge keys (<<) copy more than {self.limit:,} values"
+                raise yaml.constructor.ConstructorError(None, None, told, key.start_mark)
+        return copies
+
+    def _key_of(self, entry: Entry) -> Any:
+        """The key's value; a list or mapping, which can be no key, is refused later."""
+        return self.construct_object(entry[0]) if isinstance(entry[0], yaml.ScalarNode) else id(entry[0])
 
     def construct_exponent(self, node: yaml.ScalarNode) -> int | float:
         """1e9 is whole; PyYAML takes a number without a dot for text (YAML 1.1), unlike JSON and YAML 1.2."""

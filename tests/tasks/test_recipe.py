@@ -172,6 +172,8 @@ def test_what_is_no_recipe_at_all(given: object) -> None:
 ALIASES = b"a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + b"".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n".encode() for n in range(1, 9)
 )  # 9 to the 9th values
+WIDE = f"a: &a {{{', '.join(f'k{n}: 1' for n in range(1000))}}}\n"
+MERGES = f"{WIDE}b: {{<<: [{', '.join(['*a'] * 101)}]}}\n".encode()
 
 
 @pytest.mark.parametrize(
@@ -181,6 +183,9 @@ ALIASES = b"a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + b"".join(
         (b"name: x\n\tmodel: 3\n", "line 2, column 1"),
         (b"name: a\nname: b\n", r"bad\.yaml: key 'name' is given twice\n  in line 2, column 1"),
         (ALIASES, r"bad\.yaml: with its aliases written out it has [\d,]{10,} values; at most 100,000$"),
+        (MERGES, r"bad\.yaml: merge keys \(<<\) copy more than 100,000 values\n  in line 2, column 5"),
+        (b"a: &a {<<: *a}\n", "contains itself"),
+        (b"a: {<<: [3]}\n", r"takes a mapping or a list of mappings\n  in line 1, column 10"),
         (b"model:\n  size: tiny\n  size: demo\n", "key 'size' is given twice"),
         (b"model: [{a: {size: tiny, size: demo}}]\n", "key 'size' is given twice"),
         (b"- a\n", "mapping of sections, not list"),
@@ -212,6 +217,16 @@ def test_a_merge_key_may_be_overridden(tmp_path: Path) -> None:
     path = tmp_path / "merged.yaml"
     path.write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n")
     assert read_yaml(path)["b"] == {"x": 1, "y": 3}
+    path.write_text("a: &a {x: 1, y: 1}\nb: {c: &c {<<: *a, x: 2}}\nd: {<<: [*c, {y: 3, z: 3}]}\n")  # d before c
+    assert read_yaml(path)["d"] == {"x": 2, "y": 1, "z": 3}
+
+
+def test_merge_keys_of_merge_keys_copy_each_key_once(tmp_path: Path) -> None:
+    """PyYAML up to 6.0.3 makes 9 to the 14th entries of them."""
+    path = tmp_path / "nested.yaml"
+    nested = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: {n}}}\n" for n in range(1, 15)]
+    path.write_text("a0: &a0 {k0: 0}\n" + "".join(nested))
+    assert read_yaml(path)["a14"] == {f"k{n}": n for n in range(15)}
 
 
 @pytest.mark.parametrize(
