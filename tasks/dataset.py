@@ -16,7 +16,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -33,6 +33,7 @@ from tasks.codedigest import CodeDigest, code_digest
 from tasks.config import fingerprint_of, resolved
 from tasks.digest import dataset_digest
 from tasks.errors import DataError, NotComputed
+from tasks.kernels import first_use
 from tasks.lease import hold_lease
 from tasks.manifest import Manifest, find_manifest, load_manifest
 from tasks.parallel import map_parts
@@ -200,15 +201,17 @@ class Dataset:
             done += 1
             self.into.on_progress(self.stage, done, len(units))
 
-        computed = map_parts(
-            PartTask(function),
-            [units[index] for index in missing],
-            workers=self.into.workers,
-            name_of=_unit_name,
-            bytes_of=lambda unit: unit.input_bytes,
-            stop=self.into.stop,
-            on_done=count,
-        )
+        has_kernels = any(name.startswith("tasks.kernels.") for name in self.code.modules)
+        with first_use(self.stage, self.into.on_wait) if missing and has_kernels else nullcontext():
+            computed = map_parts(
+                PartTask(function),
+                [units[index] for index in missing],
+                workers=self.into.workers,
+                name_of=_unit_name,
+                bytes_of=lambda unit: unit.input_bytes,
+                stop=self.into.stop,
+                on_done=count,
+            )
         receipts.update(zip(missing, computed, strict=True))
         return [receipts[index] for index in range(len(units))]
 

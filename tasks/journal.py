@@ -141,7 +141,7 @@ class Journal:
             listener({"time": now(), "kind": "progress", "stage": stage, "done": done, "total": total})
 
     def waiting(self, message: str) -> None:
-        """The stage waits for somebody else; said once, however often it looks."""
+        """What the stage waits for; said once, however often it is told."""
         if message != self._waiting_for:
             self._waiting_for = message
             logger.info(message)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from tasks.dataset import Dataset, Workspace
 from tasks.documents import DOCUMENT_SCHEMA
 from tasks.errors import Cancelled, DataError, NotComputed
+from tasks.kernels import COMPILING
 from tasks.manifest import Manifest
 from tasks.parts import PartFunction, PartWriter, Unit, documents_of, read_ledger, read_part
 
@@ -66,6 +67,27 @@ def drop(
 def texts_of(into: Workspace, manifest: Manifest) -> list[str]:
     tables = [table for part in manifest.parts for table in read_part(into.storage, part)]
     return [text for table in tables for text in table["text"].to_pylist()]
+
+
+def test_the_first_use_of_kernels_is_told_before_they_are_compiled(
+    make_documents: Callable[..., Manifest], workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And again where it failed; never where nothing is computed, or by a stage without kernels."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
+    told: list[str] = []
+    into, documents = replace(workspace, on_wait=told.append), make_documents(TEXTS)
+    drop(into, documents)
+    assert told == []
+
+    def compute(word: str, part: PartFunction = drop_part) -> None:
+        dataset = replace(dataset_of(into, documents), module="tasks.redact")
+        dataset.compute([dataset.unit(documents.parts[:1], config=DropConfig(word=word))], part)
+
+    with pytest.raises(DataError):
+        compute("one", lose_part)
+    for word in ("one", "two", "two"):
+        compute(word)
+    assert told == [COMPILING] * 2
 
 
 def test_counts_and_names_every_document(make_documents: Callable[..., Manifest], workspace: Workspace) -> None:
