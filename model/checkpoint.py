@@ -191,16 +191,16 @@ class Checkpoints:
         self.store.write_bytes(f"{key}/manifest.json", json_bytes(manifest))
         return manifest
 
-    def retain(self, keep: int, keep_steps: Iterable[int] = ()) -> list[int]:
-        """Remove all but the newest `keep`, the newest healthy one, the last and `keep_steps`; rank 0 only.
+    def retain(self, keep: int, wanted: Callable[[dict[int, bool]], Iterable[int]] = lambda _: ()) -> list[int]:
+        """Remove all but the newest `keep`, the newest healthy one, the last and the `wanted`; rank 0 only.
 
-        What saves that failed or were killed left behind goes as well; metrics stay: they are the history. Returns the
-        steps removed.
+        `wanted` chooses among steps, newest first, told of each whether it is healthy. What saves that failed or were
+        killed left behind goes as well; metrics stay: they are the history. Returns the steps removed.
         """
         found = {step: read_manifest(self.store, self.folder, step) for step in list_steps(self.store, self.folder)}
         known = {step: manifest for step, manifest in found.items() if isinstance(manifest, CheckpointManifest)}
         newest = sorted(known, reverse=True)
-        kept = set(newest[:keep]) | set(keep_steps)
+        kept = set(newest[:keep]) | set(wanted({step: known[step].healthy for step in newest}))
         kept |= set([step for step in newest if known[step].healthy][:1])
         kept |= {step for step in newest if known[step].is_last}
         removed = [step for step in sorted(known) if step not in kept]

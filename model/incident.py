@@ -14,6 +14,7 @@ healthy there means the precision was at fault.
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,13 @@ from torch import Tensor, nn
 
 from model.batches import Batch, PackReader, rank_slice
 from model.distribute import build_model, local_tensor
-from model.loss import IGNORED, TokenLosses
+from model.loss import CHUNK_LOGITS, IGNORED, TokenLosses
+from model.optimizer import last_update, set_step
 from model.order import Ints
 from model.schedule import Decision, SkipRange
 from model.stability import BadStep, limit_of
 from model.training import Training
+from model.transformer import Transformer
 
 CHUNK_BATCHES = 4  # micro-batches scored at once
 LEAST_MAD = 1e-6  # of equal losses
@@ -126,8 +129,7 @@ def _score_of(row: dict[str, Any], median: float, mad: float, targets: float) ->
 
 def numerical_report(training: Training, batch: Batch, lr: float) -> dict[str, Any]:
     """What the weights as they are now make of a bad batch. Collective."""
-    logit = max(training.ranks.gather(_largest_logit(training, batch)))  # first: measuring gathers the weights again
-    largest, losses = _watched(training.model, lambda: training.measure(batch))
+    logit, largest, losses = _watched(training.model, lambda: training.measure(batch))
     targets = max(1.0, training.ranks.sum([batch.num_targets], training.device)[0])
     loss = training.ranks.sum([float(losses.sum())], training.device)[0] / targets
     replayed = _fp32_loss(training, batch, targets)
@@ -137,41 +139,39 @@ def numerical_report(training: Training, batch: Batch, lr: float) -> dict[str, A
         "loss": _finite(loss),
         "loss_in_fp32": _finite(replayed),
         "verdict": "numerical" if not loss <= limit and replayed <= limit else "data or model",
-        "largest_logit": _finite(logit),
+        "largest_logit": _finite(max(training.ranks.gather(logit))),
         "largest_activation": _by_block([max(values) for values in zip(*training.ranks.gather(largest), strict=True)]),
         "update_to_weight": _by_block(_update_ratios(training, lr)),
     }
 
 
-def _largest_logit(training: Training, batch: Batch) -> float:
-    """max |logit| of this rank's rows, one at a time: all logits of a micro-batch may not fit."""
-    training.model.eval()
-    largest = 0.0
-    with torch.no_grad():
-        for piece in batch.micro_batches(1):
-            logits_1TV = training.model(piece.ids_BT.to(training.device), piece.document_starts)
-            largest = max(largest, float(logits_1TV.abs().max().nan_to_num(nan=math.inf)))
-    return largest
-
-
-def _watched(model: nn.Module, run: Any) -> tuple[list[float], Tensor]:
-    """The largest |output| of each block while `run` is computed, and its result."""
-    largest = [0.0] * len(model.blocks)  # type: ignore[arg-type]
+def _watched(model: Transformer, run: Callable[[], Tensor]) -> tuple[float, list[float], Tensor]:
+    """The largest |logit| and the largest |output| of each block while `run` is computed, and its result."""
+    logit, outputs = [0.0], [0.0] * len(model.blocks)
 
     def watch(index: int) -> Any:
-        def note(module: nn.Module, given: Any, output: Tensor | tuple[Tensor, ...]) -> None:
-            x_BTD = output[0] if isinstance(output, tuple) else output  # experts return their losses beside it
-            largest[index] = max(largest[index], float(x_BTD.detach().abs().max().nan_to_num(nan=math.inf)))
+        def note(module: nn.Module, given: Any, output: tuple[Tensor, Any]) -> None:
+            outputs[index] = max(outputs[index], _largest(output[0]))  # beside it, what a router did
 
         return note
 
-    handles = [block.register_forward_hook(watch(index)) for index, block in enumerate(model.blocks)]  # type: ignore[arg-type]
+    def note_logits(module: nn.Module, given: Any, x_BTD: Tensor) -> None:
+        weight_VD = model.output_matrix[: model.config.vocab_size].to(x_BTD.dtype)
+        for x_CD in x_BTD.flatten(0, 1).split(max(1, CHUNK_LOGITS[x_BTD.device.type] // len(weight_VD))):
+            logit[0] = max(logit[0], _largest(x_CD @ weight_VD.T))
+
+    handles = [block.register_forward_hook(watch(index)) for index, block in enumerate(model.blocks)]
+    handles.append(model.norm.register_forward_hook(note_logits))  # inside the forward pass, where weights are whole
     try:
-        result: Tensor = run()
+        result = run()
     finally:
         for handle in handles:
             handle.remove()
-    return largest, result
+    return logit[0], outputs, result
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.detach().abs().max().nan_to_num(nan=math.inf))
 
 
 def _fp32_loss(training: Training, batch: Batch, targets: float) -> float:
@@ -192,18 +192,19 @@ def _fp32_loss(training: Training, batch: Batch, targets: float) -> float:
 
 
 def _update_ratios(training: Training, lr: float) -> list[float]:
-    """|last AdamW update| / |weights| of each block, from the moments."""
-    eps, ratios = training.job.run.optimizer.eps, []
-    for block in training.model.blocks:
+    """|last AdamW update| / |weights| of each block; 0 before the first. `lr`: there is none yet after a load."""
+    optimizer, config, ratios = training.optimizer, training.job.run.optimizer, []
+    set_step(optimizer, config, lr, config.weight_decay)
+    groups = {parameter: group for group in optimizer.param_groups for parameter in group["params"]}
+    for block in training.model.blocks if training.applied else ():
         sums = [0.0, 0.0]
         for parameter in block.parameters():
-            state = training.optimizer.state[parameter]
-            update = local_tensor(state["exp_avg"]) / (local_tensor(state["exp_avg_sq"]).sqrt() + eps)
+            update = local_tensor(last_update(optimizer, groups[parameter], parameter))
             sums[0] += float(update.double().square().sum())
             sums[1] += float(local_tensor(parameter).detach().double().square().sum())
         updates, weights = training.ranks.sum(sums, training.device)
-        ratios.append(lr * math.sqrt(updates / weights) if weights else 0.0)
-    return ratios
+        ratios.append(math.sqrt(updates / weights))
+    return ratios or [0.0] * len(training.model.blocks)
 
 
 def _by_block(values: list[float]) -> dict[str, float | str]:

@@ -52,7 +52,10 @@ class Settings(BaseModel, frozen=True, extra="forbid", strict=True):
     )
     keep_checkpoints: int = Field(default=3, ge=1, description="newest checkpoints that stay")
     keep_steps: tuple[PositiveInt, ...] = Field(
-        strict=False, default=(), description="steps whose checkpoints stay: other datasets use them"
+        strict=False, default=(), description="steps whose checkpoints are made and stay, e.g. for a fork"
+    )
+    keep_every_steps: int | None = Field(
+        default=None, ge=1, description="a checkpoint that stays is made every so many steps, e.g. to study the run"
     )
     ranks: int | None = Field(default=None, ge=1, description="processes; None: the GPUs, else two where CPUs allow")
     threads: int | None = Field(default=None, ge=1, description="torch threads of each rank; None: cores / ranks")
@@ -84,6 +87,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", strict=True):
         if steps and not 1 <= steps[0] <= steps[1]:
             raise ValueError(f"profile_steps {list(steps)}: give the first and the last step, from 1 on")
         return steps
+
+    def keeps(self, step: int) -> bool:
+        """Whether the checkpoint of a step is made, and stays."""
+        return step in self.keep_steps or (self.keep_every_steps is not None and step % self.keep_every_steps == 0)
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is made at a step, whatever the time."""
+        return self.keeps(step) or (self.checkpoint_steps is not None and step % self.checkpoint_steps == 0)
 
 
 @dataclass(frozen=True)

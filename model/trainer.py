@@ -249,8 +249,7 @@ class Trainer:
         asks, due, written = self.ranks.sum([float(asked), float(is_due), float(is_written)], self.training.device)
         if written:
             self._settle()
-        steps = self.job.settings.checkpoint_steps
-        return asks > 0, due > 0 or (steps is not None and self.training.step % steps == 0)
+        return asks > 0, due > 0 or self.job.settings.is_due(self.training.step)
 
     # --- trouble -------------------------------------------------------------------------------------------------
 

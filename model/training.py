@@ -194,9 +194,8 @@ class Training:
         """Write a checkpoint and let go of those that nobody needs. Collective; on the saver's thread."""
         self.checkpoints.save(tensors, state, metrics, **facts)
         if self.ranks.is_first:
-            kept = (*self.job.settings.keep_steps, *self._steps_to_go_back_to(state.step))
             try:
-                self.checkpoints.retain(self.job.settings.keep_checkpoints, kept)
+                self.checkpoints.retain(self.job.settings.keep_checkpoints, self._steps_that_stay)
             except self.job.store.errors as error:
                 logger.warning("old checkpoints stay until the next save: %s", error)
 
@@ -223,12 +222,17 @@ class Training:
         self._take(loaded.state)
         return loaded.state.memory
 
-    def _steps_to_go_back_to(self, step: int) -> list[int]:
-        """Steps whose checkpoints a later roll-back may need."""
+    def _steps_that_stay(self, healthy: dict[int, bool]) -> list[int]:
+        """Of the steps with a checkpoint, newest first, those that the settings keep or a later roll-back may need.
+
+        It goes to a healthy one at a multiple of `checkpoint_steps`; the newest such that no trouble can lie before
+        stays for as long as there is no newer one, however old it is.
+        """
         config = self.job.run.stability
-        every, reach = config.checkpoint_steps, config.distance_steps + config.recent_steps
-        newest = step // every * every
-        return [newest - every * age for age in range(2 + reach // every)]
+        before = max(healthy) - config.distance_steps - config.recent_steps
+        back = [step for step, is_healthy in healthy.items() if is_healthy and step % config.checkpoint_steps == 0]
+        oldest = next((step for step in back if step <= before), 0)
+        return [step for step in healthy if self.job.settings.keeps(step) or (step in back and step >= oldest)]
 
 
 def _told(loaded: Loaded) -> str:

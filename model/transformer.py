@@ -69,12 +69,17 @@ class Transformer(nn.Module):
             x_BTD, routing = block(x_BTD, turns, layout)
             routings += [] if routing is None else [routing]
         x_BTD = self.norm(x_BTD)
-        weight_VD = self.embedding.weight if self.head is None else self.head.weight
+        weight_VD = self.output_matrix
         if targets_BT is None:
             return F.linear(x_BTD, weight_VD.to(x_BTD.dtype)).float()[..., : config.vocab_size]
         padded_from = config.vocab_size if config.vocab_size < config.vocab_rows else None
         losses = token_losses(x_BTD, weight_VD, targets_BT, z_weight, padded_from)
         return _with_routing(losses, routings, config) if routings else losses
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """(V, D): the embedding, or an untied head; rows of the vocabulary's padding included."""
+        return self.embedding.weight if self.head is None else self.head.weight
 
     def _embed(self, ids_BT: Tensor, positions_BT: Tensor) -> tuple[Tensor, Turns]:
         config, turns = self.config, None

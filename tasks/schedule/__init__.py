@@ -8,6 +8,7 @@ model on rows of the same length, else unknown.
 import math
 import os
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import Any
 
 from pydantic import BaseModel
@@ -190,15 +191,23 @@ def memory_of(run: PhaseRun, settings: Settings) -> Memory:
 
 def _saves(run: PhaseRun, steps: int, settings: Settings) -> Saves:
     stability, own = run.stability, checkpoint_bytes(run.model)
-    intervals = [stability.checkpoint_steps, *([settings.checkpoint_steps] if settings.checkpoint_steps else [])]
-    count = 1 + sum((steps - 1) // every for every in intervals)
-    count -= (steps - 1) // math.lcm(*intervals) if len(intervals) > 1 else 0  # saved once where both are due
-    to_go_back_to = 2 + (stability.distance_steps + stability.recent_steps) // stability.checkpoint_steps
-    kept = min(count, settings.keep_checkpoints + to_go_back_to + len(settings.keep_steps))
+    every, to_keep = settings.checkpoint_steps, settings.keep_every_steps
+    intervals = [number for number in (stability.checkpoint_steps, every, to_keep) if number]
+    alone = [step for step in set(settings.keep_steps) if step < steps and all(step % number for number in intervals)]
+    count = 1 + _num_multiples(steps - 1, intervals) + len(alone)
+    to_go_back_to = 1 - (stability.distance_steps + stability.recent_steps) // -stability.checkpoint_steps
+    staying = _num_multiples(steps - 1, [to_keep] if to_keep else []) + len(settings.keep_steps)
+    kept = min(count, settings.keep_checkpoints + to_go_back_to + staying)
     return Saves(
         every_steps=min(intervals), every_seconds=settings.checkpoint_seconds, count=count, bytes=own, kept=kept,
         kept_bytes=kept * own,
     )  # fmt: skip
+
+
+def _num_multiples(end: int, numbers: Sequence[int]) -> int:
+    """Of the whole numbers from 1 to `end`, how many any of the numbers divides (by inclusion and exclusion)."""
+    together = (chosen for size in range(1, len(numbers) + 1) for chosen in combinations(numbers, size))
+    return sum((-1) ** (len(chosen) + 1) * (end // math.lcm(*chosen)) for chosen in together)
 
 
 def _speeds(storage: Storage) -> list[tuple[PhaseRun, Speed]]:

@@ -201,9 +201,9 @@ def test_retention_keeps_the_last_healthy_the_named_and_the_history(store: Stora
     checkpoints = checkpoints_of(store, tmp_path)
     for step in range(10, 80, 10):
         checkpoints.save(make_training(step), state_of(step), metrics_of(step), healthy=step in (20, 30))
-    assert checkpoints.retain(2, keep_steps=[10]) == [20, 40, 50]
+    assert checkpoints.retain(2, lambda healthy: [10]) == [20, 40, 50]
     assert list_steps(store, FOLDER) == [70, 60, 30, 10]
-    assert checkpoints.retain(2, keep_steps=[10]) == []
+    assert checkpoints.retain(2, lambda healthy: [step for step in healthy if step == 10]) == []
     assert read_metrics(store, f"{FOLDER}/step-00000070")["step"].to_pylist() == list(range(10, 80, 10))
     assert checkpoints.retain(0) == [10, 60, 70]
 

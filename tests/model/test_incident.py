@@ -10,14 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from model.architecture import ModelConfig
+from model.attention import lay_out
+from model.batches import Batch, PackReader
+from model.checkpoint import load_weights
 from model.checkpoint_files import read_metrics, read_state, step_key
 from model.config import PhaseRun
-from model.incident import LEAST_MAD, SCHEMA, with_scores
+from model.incident import LEAST_MAD, SCHEMA, numerical_report, with_scores
 from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.order import GROUP_ROWS
+from model.ranks import Ranks
+from model.stability import Memory
 from model.trainer import train
+from model.training import Training
+from model.transformer import Transformer
 from tasks.storage import Storage
 
 WORKER = Path(__file__).with_name("train_worker.py")
@@ -199,6 +207,66 @@ def test_trouble_in_the_first_steps_goes_back_to_the_beginning(make_job: Any, ra
     state = read_state(job.store, step_key(job.checkpoints_folder, STEPS))
     assert state.events.decisions[0].to_step == 0
     assert metrics_of(job)["position_to"].to_pylist()[:2] == [8, 5 * 8 + 5 * 8 + 8]
+
+
+def test_numbers_of_a_batch_are_those_of_the_model(make_job: Any) -> None:
+    """In chunks, since whole logits of long rows would not fit; the update is the way that the weights went."""
+    job = make_job(steps=2)
+    model = job.run.model.model_copy(update={"vocab_size": 250, "num_layers": 2})
+    job = replace(job, run=job.run.model_copy(update={"model": model}))
+    settings = job.settings.model_copy(update={"checkpoint_steps": 1})
+    train(replace(job, settings=settings))
+    before = load_weights(job.store, step_key(job.checkpoints_folder, 1))[0]
+    exact_lr = read_metrics(job.store, step_key(job.checkpoints_folder, 2))["lr"][1].as_py()
+    training = Training(job, Ranks())
+    batch = training.held_out.batches["web"]
+    report = numerical_report(training, batch, exact_lr)
+    with torch.no_grad():
+        assert report["largest_logit"] == pytest.approx(float(training.model(*batch_of(batch)).abs().max()), rel=1e-5)
+    assert report["loss"] == pytest.approx(float(training.measure(batch).sum()) / batch.num_targets, rel=1e-6)
+    assert report["loss_in_fp32"] == pytest.approx(report["loss"], rel=1e-6)
+    outputs = outputs_of(training.model, batch)
+    assert list(report["largest_activation"].values()) == [pytest.approx(float(x.abs().max())) for x in outputs]
+    for layer, block in enumerate(training.model.blocks):
+        ways, sizes = 0.0, 0.0
+        for name, weight in block.named_parameters():
+            ways += float((weight.detach() - before[f"blocks.{layer}.{name}"]).double().square().sum())
+            sizes += float(weight.detach().double().square().sum())
+        assert report["update_to_weight"][f"blocks.{layer}"] == pytest.approx(math.sqrt(ways / sizes), rel=1e-4)
+
+
+def test_a_batch_that_is_healthy_in_fp32_was_numerical_trouble(make_job: Any) -> None:
+    """Large weights, so that bf16 rounds the loss of some row up; a limit between the two losses tells them apart."""
+    job = make_job()
+    training = Training(replace(job, run=job.run.model_copy(update={"precision": "bf16"})), Ranks())
+    with torch.no_grad():
+        for weight in training.parameters:
+            weight.mul_(10)
+    reader = PackReader(job.store, training.order)
+    reports = ((row, numerical_report(training, reader.read(np.array([row])), 0.0)) for row in range(50))
+    row, found = next((row, report) for row, report in reports if report["loss"] > report["loss_in_fp32"] + 1e-3)
+    assert found["verdict"] == "data or model"  # nothing to compare with yet
+    between, below = (found["loss"] + found["loss_in_fp32"]) / 2, found["loss_in_fp32"] - 5e-4
+    for limit, verdict in ((between, "numerical"), (below, "data or model")):
+        mean = limit / (1 + 6 * 0.02)  # equal losses: their deviation counts as 2 %
+        training.memory = Memory(losses=(mean,) * 64)
+        assert numerical_report(training, reader.read(np.array([row])), 0.0)["verdict"] == verdict
+
+
+def outputs_of(model: Transformer, batch: Batch) -> list[torch.Tensor]:
+    """Of each block."""
+    layout = lay_out(batch.document_starts, batch.ids_BT, torch.float32)
+    outputs = []
+    with torch.no_grad():
+        x_BTD, turns = model._embed(batch.ids_BT, layout.positions_BT)
+        for block in model.blocks:
+            x_BTD, _ = block(x_BTD, turns, layout)
+            outputs.append(x_BTD)
+    return outputs
+
+
+def batch_of(batch: Batch) -> tuple[torch.Tensor, list[list[int]]]:
+    return batch.ids_BT, batch.document_starts
 
 
 def row(source: str, targets: int, loss: float, suspect: bool = False) -> dict[str, Any]:

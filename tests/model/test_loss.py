@@ -1,9 +1,13 @@
 """Cross-entropy and z-loss: equal to torch's, in any split, without whole logits."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from model import loss
 from model.loss import IGNORED, token_losses
@@ -79,6 +83,29 @@ def test_unequal_valid_tokens_give_one_loss_in_any_split(rows: int) -> None:
     for tensor, grad in zip((x_BTD, weight_VD), wanted, strict=True):
         assert tensor.grad is not None
         assert float((tensor.grad - grad).abs().max()) <= 1e-6 * float(grad.abs().max())
+
+
+class Sizes(TorchDispatchMode):
+    """Notes the largest tensor that any operation made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.largest = max([self.largest, *(t.numel() for t in tree_leaves(result) if isinstance(t, Tensor))])
+        return result
+
+
+@pytest.mark.parametrize("chunk_tokens", [7], indirect=True)
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_whole_logits_never_exist(chunk_tokens: int, with_gradient: bool) -> None:
+    x_BTD, weight_VD, targets_BT = make()
+    sizes = Sizes()  # type: ignore[no-untyped-call]
+    with sizes, torch.set_grad_enabled(with_gradient):
+        losses = token_losses(x_BTD, weight_VD, targets_BT, 1e-2)
+        if with_gradient:
+            losses.objective.backward()
+    assert sizes.largest == max(x_BTD.numel(), chunk_tokens * VOCABULARY) < targets_BT.numel() * VOCABULARY
 
 
 def test_nothing_valid_is_zero_not_nan() -> None:

@@ -133,6 +133,14 @@ def test_metrics_count_targets_and_measure_the_loss_by_hand(make_job: Any) -> No
     assert all(ROWS * (LENGTH - 12) < count < ROWS * LENGTH for count in targets)
 
 
+def test_some_checkpoints_are_made_to_stay(make_job: Any) -> None:
+    job = make_job(settings={"checkpoint_steps": 4, "keep_checkpoints": 1, "keep_steps": [3], "keep_every_steps": 5})
+    train(job)
+    has_manifest = [job.store.exists(f"{step_key(job.checkpoints_folder, step)}/manifest.json") for step in range(13)]
+    assert [step for step, is_there in enumerate(has_manifest) if is_there] == [3, 5, 10, 12]
+    assert exact_metrics(job)["step"].to_pylist() == list(range(1, STEPS + 1))
+
+
 @pytest.mark.parametrize("micro_batch_rows", [1, 3, 8])
 def test_micro_batches_do_not_change_the_loss(make_job: Any, micro_batch_rows: int) -> None:
     whole, split = make_job(), make_job(folder="train/y", settings={"micro_batch_rows": micro_batch_rows})

@@ -9,11 +9,11 @@ import torch
 
 from model.architecture import ModelConfig
 from model.checkpoint import load_weights, training_tensors
-from model.checkpoint_files import list_steps, set_aside, step_key
+from model.checkpoint_files import list_steps, read_manifest, set_aside, step_key
 from model.config import PhaseRun
 from model.job import Job, Settings
 from model.ranks import Ranks
-from model.stability import Memory
+from model.stability import BadStep, Memory
 from model.training import Training
 from tasks.storage import Storage
 
@@ -87,17 +87,29 @@ def test_going_back_before_the_first_checkpoint_begins_anew(job: Job) -> None:
     assert all(torch.equal(tensor, first[name]) for name, tensor in snapshot(training).items())
 
 
-def test_checkpoints_to_go_back_to_are_kept_beyond_the_newest(job: Job) -> None:
-    training = Training(job, Ranks())
-    for step in range(1, 10):
+def saved_at(training: Training, steps: range, unhealthy: int | None = None) -> list[int]:
+    """The steps whose checkpoints are there, newest first, after one was saved at each of these."""
+    for step in steps:
         training.step = step
+        bad = BadStep(step=step, tokens=0, position_from=0, position_to=2, is_finite=True)
+        training.memory = Memory(bad_steps=(bad,) if step == unhealthy else ())
         training.save(is_last=False)
         assert training.settle() is None
-    with_manifest = [
-        step for step in list_steps(job.store, job.checkpoints_folder)
-        if job.store.exists(f"{job.checkpoints_folder}/step-{step:08d}/manifest.json")
-    ]  # fmt: skip
-    assert with_manifest == [9, 8, 6, 4]
+    store, folder = training.job.store, training.job.checkpoints_folder
+    return [step for step in list_steps(store, folder) if not isinstance(read_manifest(store, folder, step), str)]
+
+
+def test_checkpoints_to_go_back_to_are_kept_beyond_the_newest(job: Job) -> None:
+    assert saved_at(Training(job, Ranks()), range(1, 10)) == [9, 8, 6]  # trouble found at step 10 goes back to 7
+
+
+def test_a_healthy_checkpoint_to_go_back_to_stays_however_old(job: Job) -> None:
+    """Step 6 was saved right after a bad step: going back from step 9 would else begin the phase anew."""
+    training = Training(job, Ranks())
+    assert saved_at(training, range(1, 10), unhealthy=6) == [9, 8, 4]
+    training.restore(7)
+    assert training.step == 4
+    assert saved_at(training, range(10, 13)) == [12, 10]
 
 
 def test_measuring_drops_nothing_and_leaves_the_model_in_training(job: Job) -> None:

@@ -58,6 +58,9 @@ def test_checkpoints_are_counted_however_many_they_are(workspace: Workspace) -> 
     main = {"name": "main", "sequence_length": 16, "batch": 4}  # 64 tokens a step
     [phase] = look(workspace, recipe(main | {"tokens": 64 * 1000}), checkpoint_steps=300).phases
     assert phase.saves.count == len({200, 400, 600, 800, 1000, 300, 900})
+    staying = {"keep_every_steps": 250, "keep_steps": (7, 250, 2000)}
+    [phase] = look(workspace, recipe(main | {"tokens": 64 * 1000}), checkpoint_steps=300, **staying).phases
+    assert phase.saves.count == len({200, 400, 600, 800, 1000, 300, 900, 250, 500, 750, 7})
     [phase] = look(workspace, recipe(main | {"tokens": 64 * 10**15}), checkpoint_steps=300).phases
     assert phase.saves.count == 10**15 // 200 + 10**15 // 300 - 10**15 // 600
 

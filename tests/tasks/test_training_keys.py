@@ -19,8 +19,8 @@ from tests.tasks.test_train import make_pack, make_run, train
 # Values other than those of make_run. Where and how it is computed: the same rows, losses equal within rounding
 NEUTRAL_SETTINGS: dict[str, Any] = {
     "micro_batch_rows": 1, "checkpoint_seconds": 1.0, "checkpoint_steps": 7, "keep_checkpoints": 9, "keep_steps": (2,),
-    "ranks": 2, "threads": 2, "device": "cuda", "parallel": "ddp", "shard_ranks": 1, "recompute": True,
-    "compile_blocks": True, "background_saves": False, "profile_steps": (1, 2), "cache_bytes": 1,
+    "keep_every_steps": 3, "ranks": 2, "threads": 2, "device": "cuda", "parallel": "ddp", "shard_ranks": 1,
+    "recompute": True, "compile_blocks": True, "background_saves": False, "profile_steps": (1, 2), "cache_bytes": 1,
 }  # fmt: skip
 NEUTRAL: dict[str, Any] = {"max_epochs": 9.0}  # a guard
 
