@@ -8,7 +8,6 @@ older checkpoint is tried and the reason is told. DCP raises CheckpointException
 import hashlib
 import logging
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -44,6 +43,7 @@ from model.checkpoint_files import (
 from model.distribute import local_tensor
 from model.ranks import Ranks
 from model.saving import SaveFailed
+from model.scratch import scratch_folder
 from model.shards import ShardWriter
 from model.store import Store
 
@@ -325,17 +325,17 @@ def load_weights(store: Store, checkpoint_key: str) -> tuple[dict[str, Tensor], 
     Raises ValueError when the checkpoint is damaged or has no manifest.
     """
     manifest = manifest_of(store, checkpoint_key)
-    with tempfile.TemporaryDirectory(prefix="basemill-") as local:
-        if reason := fetch_files(store, checkpoint_key, [*manifest.shards, *manifest.files], Path(local)):
+    with scratch_folder() as local:
+        if reason := fetch_files(store, checkpoint_key, [*manifest.shards, *manifest.files], local):
             raise ValueError(f"{checkpoint_key}: {reason}")
-        reader = HuggingFaceStorageReader(local)
+        reader = HuggingFaceStorageReader(str(local))
         tensors = {
             name: torch.empty(facts.size, dtype=facts.properties.dtype)
             for name, facts in reader.read_metadata().state_dict_metadata.items()
             if name.startswith("model.") and isinstance(facts, TensorStorageMetadata)
         }
         dcp_load(tensors, storage_reader=reader, no_dist=True)
-        state = TrainState.model_validate_json(Path(local, "state.json").read_bytes())
+        state = TrainState.model_validate_json((local / "state.json").read_bytes())
     return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, state
 
 

@@ -9,7 +9,6 @@
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, JsonValue
 
 from model.schedule import Events
+from model.scratch import scratch_folder
 from model.stability import Memory
 from model.store import Store
 
@@ -119,11 +119,11 @@ def copy_checkpoint(store: Store, key: str, target: str) -> CheckpointManifest:
     The copy's history is that of the original: metrics of the steps before lie where they lay.
     """
     manifest = manifest_of(store, key)
-    with tempfile.TemporaryDirectory(prefix="basemill-") as scratch:
+    with scratch_folder() as scratch:
         for file in [*manifest.shards, *manifest.files]:
-            if reason := fetch_files(store, key, [file], Path(scratch)):
+            if reason := fetch_files(store, key, [file], scratch):
                 raise ValueError(f"{key}: {reason}")
-            store.publish_file(Path(scratch, file.name), f"{target}/{file.name}")
+            store.publish_file(scratch / file.name, f"{target}/{file.name}")
     history = [f"{target}/metrics.parquet" if name == f"{key}/metrics.parquet" else name for name in manifest.metrics]
     copy = manifest.model_copy(update={"metrics": history})
     store.write_bytes(f"{target}/manifest.json", json_bytes(copy))

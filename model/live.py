@@ -7,16 +7,14 @@ A store can't append, so a segment is closed every 30 seconds and at each checkp
 """
 
 import logging
-import shutil
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import orjson
 from torch.utils.tensorboard import SummaryWriter
 
 from model.job import live_segment
+from model.scratch import scratch_folder
 from model.store import Store
 
 SEGMENT_SECONDS = 30.0
@@ -70,8 +68,7 @@ class LiveView:
     def _publish_tensorboard(self, lines: list[Line]) -> None:
         if not lines:
             return
-        folder = Path(tempfile.mkdtemp(prefix="basemill-"))
-        try:
+        with scratch_folder() as folder:
             with SummaryWriter(str(folder), filename_suffix=f".{self.attempt}-{self.segment:05d}") as writer:
                 for line in lines:
                     if line.get("event") == "sample":  # Markdown: indented, it is shown as it is
@@ -81,5 +78,3 @@ class LiveView:
                         writer.add_scalar(f"{line['phase']}/{name}", value, line["step"])
             for path in folder.iterdir():
                 self.store.publish_file(path, f"{self.prefix}/tensorboard/{path.name}")
-        finally:
-            shutil.rmtree(folder)

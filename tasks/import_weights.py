@@ -10,7 +10,6 @@ content of the files. Special tokens that a tokenizer lacks: bos and pad are the
 
 import hashlib
 import json
-import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from model.architecture import ModelConfig
 from model.checkpoint_files import TrainState, step_key
 from model.imported import model_of
 from model.job import METRICS_SCHEMA
+from model.scratch import scratch_folder
 from tasks.dataset import Workspace
 from tasks.encoding import token_bytes, vocabulary_size
 from tasks.errors import ConfigError, StorageError
@@ -123,8 +123,8 @@ def write_checkpoint(path: str, config: ModelConfig, into: Workspace, folder: st
         config={"model": config.model_dump(mode="json")},
     )  # fmt: skip
     attempt = f"{into.run_id}-{uuid.uuid4().hex[:6]}"
-    with tempfile.TemporaryDirectory(prefix="basemill-") as scratch:
-        checkpoints = Checkpoints(into.storage, folder, Path(scratch), attempt, Ranks())
+    with scratch_folder() as scratch:
+        checkpoints = Checkpoints(into.storage, folder, scratch, attempt, Ranks())
         tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
         metrics = pa.Table.from_pylist([], METRICS_SCHEMA)
         try:

@@ -27,7 +27,6 @@ import io
 import logging
 import os
 import signal
-import tempfile
 import threading
 import time
 import uuid
@@ -47,6 +46,7 @@ from model.cost import model_flops_utilisation
 from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.order import Pack, PackPart, check_epochs
 from model.schedule import rows_of_phase
+from model.scratch import new_scratch
 from tasks.codedigest import TRAINER, code_digest
 from tasks.config import explain
 from tasks.dataset import Dataset, Workspace
@@ -99,7 +99,7 @@ def train_phase(*datasets: Manifest, into: Workspace, config: PhaseRun, settings
         store=into.storage,
         folder=dataset.reference,
         attempt=attempt,
-        scratch=f"{tempfile.gettempdir()}/basemill-{attempt}",
+        scratch=str(new_scratch()),
         settings=settings or settings_from_environment(),
         parent=parent.extra["checkpoint"] if parent else None,
         live_prefix=f"runs/{into.run_id}/live/train-{config.phase.name}",

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache, partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from model.job import Job, Outcome, Settings
+from model.scratch import clear_abandoned, scratch_folder
 from tasks.errors import ConfigError, DataError, StorageError, WorkerLost
 from tasks.parallel import start_ray
 
@@ -33,14 +35,14 @@ def train_here(job: Job, should_stop: Callable[[], bool]) -> Outcome:
     from model.checkpoint import NoSoundCheckpoint  # late: torch, which a cached run never loads
     from model.trainer import train
 
+    clear_abandoned(Path(job.scratch).parent)
     try:
-        return train(job, should_stop)
+        with scratch_folder(Path(job.scratch)):
+            return train(job, should_stop)
     except (NoSoundCheckpoint, ValueError, FileNotFoundError) as error:
         raise DataError(f"train: {error}") from error
     except OSError as error:
         raise StorageError(f"train: {error}") from error
-    finally:
-        shutil.rmtree(job.scratch, ignore_errors=True)
 
 
 # --- Ray Train -----------------------------------------------------------------------------------------------------
@@ -81,17 +83,18 @@ def fit(job: Job) -> None:
     from ray.train.torch import TorchConfig, TorchTrainer
 
     is_cuda = job.settings.device == "cuda"
-    TorchTrainer(
-        train_rank,
-        train_loop_config={"job": job},
-        torch_config=TorchConfig(backend="nccl" if is_cuda else "gloo"),
-        scaling_config=ScalingConfig(num_workers=job.settings.ranks, use_gpu=is_cuda),
-        run_config=RunConfig(
-            name=f"train-{job.attempt}",  # unique: Ray resumes a run of the same name by itself
-            storage_path=f"{job.scratch}-ray",
-            failure_config=FailureConfig(max_failures=0),  # the stage owns the retries
-        ),
-    ).fit()
+    with scratch_folder(Path(f"{job.scratch}-ray")) as folder:
+        TorchTrainer(
+            train_rank,
+            train_loop_config={"job": job},
+            torch_config=TorchConfig(backend="nccl" if is_cuda else "gloo"),
+            scaling_config=ScalingConfig(num_workers=job.settings.ranks, use_gpu=is_cuda),
+            run_config=RunConfig(
+                name=f"train-{job.attempt}",  # unique: Ray resumes a run of the same name by itself
+                storage_path=str(folder),
+                failure_config=FailureConfig(max_failures=0),  # the stage owns the retries
+            ),
+        ).fit()
 
 
 def train_on_ray(job: Job, should_stop: Callable[[], bool]) -> None:

@@ -21,6 +21,7 @@ from model.architecture import ModelConfig
 from model.checkpoint_files import list_steps, step_key
 from model.config import PhaseRun
 from model.job import EXACT_METRICS, Job, Settings
+from model.scratch import new_scratch
 from tasks.codedigest import code_digest
 from tasks.dataset import Workspace
 from tasks.errors import Cancelled, ConfigError, DataError, NotComputed, StorageError, TrainingDiverged, WorkerLost
@@ -88,7 +89,10 @@ def train(packs: list[Manifest], into: Workspace, run: PhaseRun | None = None, *
 
 def test_a_phase_is_trained_published_and_cached(workspace: Workspace, packs: list[Manifest]) -> None:
     """OLMo-core#229: a finished training that is started again saves nothing anew."""
+    abandoned = new_scratch()
+    abandoned.mkdir()
     manifest = train(packs, workspace)
+    assert not abandoned.exists()  # a killed training left it
     assert manifest.stage == "train"
     assert manifest.totals["rows_in"] == manifest.totals["rows_out"] == STEPS * ROWS
     assert [(line["role"], line["stage"]) for line in manifest.inputs] == [("pack:code", "pack"), ("pack:web", "pack")]
