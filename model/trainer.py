@@ -231,8 +231,8 @@ class Trainer:
         """Wait for the checkpoint that is being written; whether there is none that failed. Raises SaveFailed."""
         if failed := self.training.settle():
             logger.warning("phase %s: a checkpoint could not be saved: %s", self.job.run.phase.name, failed)
-            in_a_row = self.training.saver.failures
-            self.live.add({"event": "save failed", "message": str(failed), "in_a_row": in_a_row})
+            facts = {"tokens": self.training.tokens, "in_a_row": self.training.saver.failures}
+            self.live.add({"event": "save failed", "message": str(failed)} | facts)
         return failed is None
 
     def _agree(self) -> tuple[bool, bool]:
@@ -303,7 +303,8 @@ class Trainer:
             f"roll-backs; the last one, step {self.training.step}, read positions {item.position_from} to "
             f"{item.position_to}; held-out loss {held_out}, {memory.reference_loss} at the state gone back to"
         )
-        self.live.add({"event": "halted", "step": self.training.step, "message": reason})
+        facts = {"step": self.training.step, "tokens": self.training.tokens}
+        self.live.add({"event": "halted", "message": reason} | facts)
         report = {
             "step": self.training.step,
             "reason": reason,

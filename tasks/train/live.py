@@ -12,14 +12,12 @@ import orjson
 
 from model.checkpoint_files import list_steps, read_metrics, read_state, step_key
 from model.job import live_segment
-from tasks.charts import MAX_POINTS, Mark, thin
+from tasks.charts import MAX_POINTS, thin
 from tasks.fork import notes_of
 from tasks.manifest import load_manifest
 from tasks.runs import RunRecord
 from tasks.storage import Storage
-from tasks.train.view import FAULT_COLOUR, ROLL_BACK, SHOWN_SAMPLES, Curve, decision_mark
-
-MESSAGE_CHARS = 200
+from tasks.train.view import FAULTS, ROLL_BACK, SHOWN_SAMPLES, Curve, decision_mark, fault_mark, live_events
 
 Line = dict[str, Any]
 
@@ -58,7 +56,7 @@ class LiveTraining:
             attempt = self._attempt()
             if attempt in (None, self.over):
                 return []
-            known = {curve.phase: curve for curve in read_curves(self.storage, self.record)}
+            known = {curve.phase: curve for curve in read_curves(self.storage, self.record, but=attempt)}
             own = known.pop(self.phase, Curve(self.phase))
             self.curves = [*known.values(), own]
             prefix = f"runs/{self.record.run_id}/live/train-{self.phase}"
@@ -88,23 +86,29 @@ class LiveTraining:
             self.gone_back = line | {"kind": event}
         elif event == "level shift":
             curve.marks.append(decision_mark(line | {"kind": event}, curve.tokens))
-        elif event in ("save failed", "halted"):
-            curve.marks.append(Mark(curve.tokens, f"{event}: {line['message'][:MESSAGE_CHARS]}", FAULT_COLOUR))
+        elif event in FAULTS:
+            curve.marks.append(fault_mark(line, curve.tokens))
         elif event == "sample":
             self.written = [*self.written, line][-SHOWN_SAMPLES:]
 
 
-def read_curves(storage: Storage, record: RunRecord) -> list[Curve]:
-    """The curve of every phase, in order: finished ones to their end, another one to its newest sound checkpoint."""
-    curves = {}
+def read_curves(storage: Storage, record: RunRecord, but: str | None = None) -> list[Curve]:
+    """The curve of every phase, in order: finished ones to their end, another one to its newest sound checkpoint.
+
+    Failed saves and halts are marked, but for those of attempt `but`.
+    """
+    curves, runs = dict[str, Curve](), dict[str, str]()
     for line in record.datasets_of("train"):
         manifest = load_manifest(storage, line.reference)
         metrics = read_metrics(storage, manifest.extra["checkpoint"])
         curve = Curve.of(manifest.config["phase"]["name"], metrics, manifest.extra.get("decisions", []))
-        curves[curve.phase] = curve
+        curves[curve.phase], runs[curve.phase] = curve, line.made_by
     for note in notes_of(storage, record.run_id):
         if note["phase"] not in curves and (unfinished := _unfinished(storage, note["phase"], note["reference"])):
             curves[note["phase"]] = unfinished
+    for phase, curve in curves.items():
+        events = live_events(storage, runs.get(phase, record.run_id), phase, but)
+        curve.marks += [fault_mark(event, curve.tokens) for event in events if event["event"] in FAULTS]
     return list(curves.values())
 
 

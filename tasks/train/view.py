@@ -1,8 +1,9 @@
 """What report and dashboard show of a training: its loss with what happened on the way, and what the model wrote."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +16,8 @@ from tasks.runs import RunRecord
 from tasks.storage import Storage
 
 ROLL_BACK = "roll back"
+FAULTS = ("save failed", "halted")
+MESSAGE_CHARS = 200
 DECISION_COLOURS = {ROLL_BACK: COLOURS[1], "level shift": COLOURS[3]}
 SKIP_COLOUR, PHASE_COLOUR, FAULT_COLOUR = COLOURS[4], COLOURS[7], COLOURS[6]
 SHOWN_SAMPLES = 8  # the latest
@@ -61,6 +64,12 @@ def decision_mark(decision: Mapping[str, Any], tokens: float) -> Mark:
     return Mark(tokens, told, DECISION_COLOURS[kind])
 
 
+def fault_mark(event: Mapping[str, Any], last: float) -> Mark:
+    """A save that failed, or why training halted; `last`: the tokens where the curve ends."""
+    message = f"{event['event']}: {event['message'][:MESSAGE_CHARS]}"
+    return Mark(min(last, event.get("tokens", last)), message, FAULT_COLOUR)
+
+
 def marks_of(curves: Sequence[Curve]) -> list[Mark]:
     """What happened in all phases, in order, each at its place in the whole training."""
     marks, start = list[Mark](), 0.0
@@ -91,10 +100,22 @@ def read_written(storage: Storage, record: RunRecord) -> list[dict[str, Any]]:
     """The latest texts that the model wrote while it was trained: phase, step, source, prompt, text; in their order."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for line in record.datasets_of("train"):
-        folder = f"runs/{line.made_by}/live/{line.label.replace(' ', '-')}"
-        for file in sorted(storage.list_files(folder), key=lambda file: (file.modified, file.key)):
-            if file.key.endswith(".jsonl"):
-                for event in map(orjson.loads, storage.read_bytes(file.key).splitlines()):
-                    if event.get("event") == "sample":  # a step that was trained again counts as it was at last
-                        found[event["phase"], event["step"]] = event
+        for event in live_events(storage, line.made_by, line.label.removeprefix("train ")):
+            if event["event"] == "sample":  # a step that was trained again counts as it was at last
+                found[event["phase"], event["step"]] = event
     return list(found.values())[-SHOWN_SAMPLES:]
+
+
+def live_events(storage: Storage, run_id: str, phase: str, but: str | None = None) -> Iterator[dict[str, Any]]:
+    """What all attempts of a run noted of a phase beside its steps, in order; without those of attempt `but`."""
+    files = storage.list_files(f"runs/{run_id}/live/train-{phase}")
+    for file in sorted(files, key=lambda file: (file.modified, file.key)):
+        name = file.key.rpartition("/")[2]
+        if name.endswith(".jsonl") and not (but and name.startswith(f"{but}-")):
+            yield from _events_in(storage, file.key)
+
+
+@lru_cache(maxsize=100_000)
+def _events_in(storage: Storage, key: str) -> list[dict[str, Any]]:
+    """Read once: a segment never changes, and a training of days has thousands."""
+    return [line for line in map(orjson.loads, storage.read_bytes(key).splitlines()) if "event" in line]

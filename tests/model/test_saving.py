@@ -207,6 +207,7 @@ def test_a_failed_save_costs_its_checkpoint_alone(
     assert saved_steps(job) == [12, 8]
     [event] = [event for event in events_of(job) if event["event"] == "save failed"]
     assert event["in_a_row"] == 1
+    assert event["tokens"] > 0
     assert event["message"].startswith("step 4: train/x/checkpoints/step-00000004/")
     assert digest_of(job) == digest_of(straight)
     assert exact_metrics(job).equals(exact_metrics(straight))

@@ -11,7 +11,7 @@ from model.job import live_segment
 from tasks.charts import MAX_POINTS
 from tasks.dataset import Workspace
 from tasks.errors import Cancelled
-from tasks.report import dashboard_pages, live_pages
+from tasks.report import dashboard_pages, live_pages, write_report
 from tasks.runs import DatasetLine, RunRecord
 from tasks.storage import Storage
 from tasks.train.live import LiveTraining, read_curves
@@ -118,8 +118,7 @@ def test_an_attempt_that_resumes_goes_on_with_the_curve_of_the_checkpoint(
     first.read()
     [stopped] = read_curves(workspace.storage, record)  # of a phase that is not finished
     assert stopped.points == first.curves[0].points
-    pages = {key for key, _, _ in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
-    assert "loss" in pages
+    assert "loss" in {key for key, _, _ in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
 
     again = LiveTraining(workspace.storage, record, "main")
     assert again.read() == []  # the attempt that was stopped is over
@@ -130,8 +129,19 @@ def test_an_attempt_that_resumes_goes_on_with_the_curve_of_the_checkpoint(
         cached=False, attempt=1, seconds=0.0,
     )  # fmt: skip
     record.set_dataset(line)
+    faults = {"event": "save failed", "tokens": 100, "message": "503"}, {"event": "halted", "message": "why"}
+    workspace.storage.write_bytes(
+        live_segment(f"runs/{RUN}/live/train-main", "a9", 1), "\n".join(map(json.dumps, (step(1), *faults))).encode()
+    )
     [curve] = again.curves
+    assert read_curves(workspace.storage, record, but="a9")[0].marks == []
     [finished] = read_curves(workspace.storage, record)
+    assert [(mark.x, mark.label) for mark in finished.marks] == [
+        (100, "save failed: 503"), (STEPS * ROWS * LENGTH, "halted: why"),
+    ]  # fmt: skip
+    pages = {key: page for key, _, page in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
+    assert "- 100 tokens: save failed: 503" in pages["loss"]
+    assert "<title>save failed: 503" in workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
     assert curve.points == finished.points
     assert [tokens for tokens, _ in curve.points] == [n * ROWS * LENGTH for n in range(1, STEPS + 1)]
     assert 0 < len(stopped.points) < STEPS
