@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from tasks.epochs import MixtureLine
-from tasks.evaluate.scores import NO_TEXT
+from tasks.evaluate.scores import BITS, shown_figures
 from tasks.evaluate.task_scores import score_text
 from tasks.funnel import FunnelRow
 from tasks.journal import LISTENERS, Event
@@ -65,7 +65,7 @@ def say_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str 
     """A table; numbers stand right, with thousands separators."""
     table = Table(title=None if title is None else escape(clean(title)), title_justify="left", box=None, pad_edge=False)
     for index, name in enumerate(columns):
-        is_number = bool(rows) and isinstance(rows[0][index], (int, float))
+        is_number = any(isinstance(row[index], (int, float)) for row in rows)
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(_cell(value)) for value in row))
@@ -128,7 +128,7 @@ def say_summary(figures: dict[str, Any], dashboard: str, is_lasting: bool) -> No
     if figures["losses"]:
         say()
         rows = [
-            (row["source"], row["tokens"], *(_rounded(row[f"bits_per_byte_{when}"]) for when in ("before", "after")))
+            (row["source"], row["tokens"], *shown_figures(row, BITS, lambda value: round(value, 3)))
             for row in figures["losses"]
         ]
         say_table(("held-out text of", "tokens", "bits per byte before", "after"), rows)
@@ -152,10 +152,6 @@ def compared(value: float | None, threshold: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" + ("" if threshold is None else f" (limit {threshold:.4g})")
-
-
-def _rounded(value: float | None) -> float | str:
-    return NO_TEXT if value is None else round(value, 3)
 
 
 def _cell(value: Any) -> str:

@@ -20,7 +20,7 @@ class Node(BaseModel, frozen=True):
     reference: str
     made_by: str
     is_cached: bool
-    rows: int
+    rows: int | None  # None of files that hold no rows
     inputs: list[str]
 
 
@@ -37,7 +37,7 @@ def read_graph(storage: Storage, record: RunRecord) -> list[Node]:
                 reference=line.reference,
                 made_by=line.made_by,
                 is_cached=line.cached,
-                rows=manifest.totals.get("rows_out", 0),
+                rows=manifest.totals.get("rows_out") or (0 if manifest.schema else None),
                 inputs=[reference for reference in inputs if reference in known],
             )
         )
@@ -90,7 +90,7 @@ def _box(node: Node, x: int, y: int) -> str:
     colour = COLOURS[7] if node.is_cached else COLOURS[0]
     box = f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="4" fill="#fff" stroke="{colour}"/>'
     name = escape(node.label if len(node.label) <= LABEL_CHARS else node.label[: LABEL_CHARS - 1] + "…")
-    facts = f"{node.reference.partition('/')[2][:8]}{f', {node.rows:,} rows' if node.rows else ''}"
+    facts = f"{node.reference.partition('/')[2][:8]}{f', {node.rows:,} rows' if node.rows is not None else ''}"
     title = f"<title>{escape(node.label)}: {escape(node.reference)}, made by run {escape(node.made_by)}</title>"
     texts = (
         f'<text x="{x + 8}" y="{y + 16}" font-weight="bold">{name}</text><text x="{x + 8}" y="{y + 31}">{facts}</text>'

@@ -1,11 +1,22 @@
 """The held-out losses of an evaluation, a row for every source: also for one that had no held-out text."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from tasks.evaluate import ALL_SOURCES, HELD_OUT, losses_of
 from tasks.manifest import Manifest
 
 NO_TEXT = "no held-out text"
+BITS = ("bits_per_byte_before", "bits_per_byte_after")
+
+Shown = TypeVar("Shown")
+
+
+def shown_figures(row: dict[str, Any], names: Sequence[str], shape: Callable[[float], Shown]) -> list[Shown | str]:
+    """These figures of a row, shaped; where there are none the first place says why, and the others stay empty."""
+    values = [row[name] for name in names]
+    missing = values.index(None) if None in values else -1
+    return [shape(v) if v is not None else NO_TEXT * (place == missing) for place, v in enumerate(values)]
 
 
 def score_rows(evaluated: Manifest) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from tasks.charts import data_url, short_number
 from tasks.epochs import mixture_of_run
 from tasks.errors import DataError
-from tasks.evaluate.scores import NO_TEXT, score_rows
+from tasks.evaluate.scores import BITS, score_rows, shown_figures
 from tasks.evaluate.task_scores import score_text
 from tasks.funnel import FunnelRow, funnel
 from tasks.harness import harness_records, metrics_text
@@ -55,6 +55,10 @@ class Losses(BaseModel, frozen=True):
         """Names of the figures, the sizes first, each measure before beside after."""
         names = (name for row in self.rows[:1] for name in row if name != "source")
         return sorted(names, key=lambda name: (name not in SIZES, name.replace("_after", "_z")))
+
+    def figures(self, row: dict[str, Any]) -> list[str]:
+        """A row's figures after the sizes, as text."""
+        return shown_figures(row, self.columns[len(SIZES) :], "{:.4f}".format)
 
 
 def write_report(storage: Storage, record: RunRecord) -> str:
@@ -218,9 +222,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str | int, ...]]) -> str:
 
 def _scores_page(losses: Losses) -> str:
     """Bits per byte of held-out text, scores of tasks, and what stands in a score's place."""
-    figures = [[row[f"bits_per_byte_{when}"] for when in ("before", "after")] for row in losses.rows]
-    shown = [[NO_TEXT if value is None else f"{value:.4f}" for value in pair] for pair in figures]
-    rows = [(row["source"], row["tokens"], *pair) for row, pair in zip(losses.rows, shown, strict=True)]
+    rows = [(row["source"], row["tokens"], *shown_figures(row, BITS, "{:.4f}".format)) for row in losses.rows]
     tasks = [(line["task"], line.get("items", 0), score_text(line)) for line in losses.tasks]
     tables = [_table(("held-out text of", "tokens", "bits per byte before", "after"), rows)]
     tables += [_table(("task", "items", "score"), tasks)] if tasks else []

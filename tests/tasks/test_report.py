@@ -1,6 +1,7 @@
 """The report and the dashboard's pages: figures of the run, hostile text shown as text."""
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 
@@ -11,6 +12,7 @@ from tasks.dataset import Workspace
 from tasks.decontaminate import DecontaminateConfig, drop_evaluation_text
 from tasks.dedup_near import NearDedupConfig, drop_near_duplicates
 from tasks.documents import DOCUMENT_SCHEMA
+from tasks.evaluate import losses_of
 from tasks.lineage import graph_svg, read_graph
 from tasks.manifest import Manifest, load_manifest
 from tasks.parts import PartWriter, Unit, documents_of
@@ -204,14 +206,19 @@ def test_the_dashboard_pages_cannot_be_broken_by_text(record: RunRecord, workspa
 
 
 def test_the_dashboard_shows_scores_and_what_stands_in_their_place(record: RunRecord, workspace: Workspace) -> None:
-    row = {"source": "web", "tokens": 1234, "bits_per_byte_before": 3.5, "bits_per_byte_after": None}
+    web = {"source": "web", **losses_of(1234, 100, 200 * math.log(2), 100 * math.log(2))}
+    code = {"source": "code", **losses_of(0, 0, 0.0, 0.0)}
     scored = {"task": "piqa", "status": "decontaminated", "items": 9, "unscored": 0, "acc": 0.5, "acc_stderr": 0.1}
     tasks = [scored, {"task": "arc_easy", "status": "not decontaminated (sources: a|b)"}]
-    facts = {"losses": [row], "tasks": tasks, "evaluation_sets": {"quiz": "not <b>decontaminated"}, "samples": []}
+    facts = {"losses": [web, code], "tasks": tasks, "evaluation_sets": {"quiz": "not <b>decontaminated"}, "samples": []}
     dataset = workspace.dataset("evaluate", None, inputs={}, module="tasks.documents")
     record.set_dataset(line_of(dataset.publish_files({}, extra=facts)))
     pages = {key: text for key, _, text in dashboard_pages(workspace.storage, record, picture_bytes=200_000)}
-    assert "| web | 1,234 | 3.5000 | no held-out text |" in pages["scores"]
+    assert "| web | 1,234 | 2.0000 | 1.0000 |" in pages["scores"]
+    assert "| code | 0 | no held-out text |  |" in pages["scores"]
+    page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
+    assert '<td class="n">0</td><td class="n" colspan="6">no held-out text</td></tr>' in page
+    assert page.count("no held-out text") == 1
     assert "| piqa | 9 | acc 0.5000 ± 0.1000 |" in pages["scores"]
     assert "| arc_easy | 0 | not decontaminated (sources: a&#124;b) |" in pages["scores"]
     assert "- quiz: not &lt;b&gt;decontaminated" in pages["scores"]
@@ -230,6 +237,14 @@ def test_the_graph_joins_what_was_made_from_what(record: RunRecord, workspace: W
     assert graph_svg(nodes).count("<rect") == 1 + 2  # paper and boxes
     assert "<b>run" not in graph_svg(nodes)
     assert graph_svg([]).startswith("<svg")
+    for rows, told in ((None, ""), (0, ", 0 rows"), (1234, ", 1,234 rows")):
+        assert f">{nodes[0].reference[7:15]}{told}<" in graph_svg([nodes[0].model_copy(update={"rows": rows})])
+    vocabulary = workspace.dataset("vocabulary", None, inputs={}, module="tasks.documents").publish_files({})
+    record.set_dataset(line_of(vocabulary))
+    empty = workspace.dataset("mix", None, inputs={}, module="tasks.documents", schema=DOCUMENT_SCHEMA).publish([])
+    record.set_dataset(line_of(empty))
+    assert [node.rows for node in read_graph(workspace.storage, record)[2:]] == [None, 0]
+    record.datasets = record.datasets[:2]
     record.datasets.reverse()  # as when one is pinned: the run met it first
     assert read_graph(workspace.storage, record) == nodes
 

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.dataset import Workspace
 from tasks.evaluate import losses_of
-from tasks.evaluate.scores import score_rows
+from tasks.evaluate.scores import BITS, score_rows, shown_figures
 from tasks.mixture import MixConfig, split_documents
 from tests.conftest import MakeDocuments
 
@@ -21,6 +21,8 @@ def test_a_source_without_held_out_text_has_a_row_without_figures(
     assert [(row["source"], row["tokens"]) for row in rows] == [("code", 0), ("web", 4), ("zines/0", 0), ("all", 4)]
     assert rows[0]["bits_per_byte_after"] is None
     assert rows[1] == measured[0]
+    assert shown_figures(rows[0], BITS, "{:.1f}".format) == ["no held-out text", ""]
+    assert shown_figures(rows[1], BITS, "{:.1f}".format) == ["1.6", "0.9"]
 
 
 @pytest.mark.parametrize(
