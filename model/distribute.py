@@ -67,13 +67,10 @@ def _is_shared() -> bool:
 
 
 def _mesh(device: torch.device, shard_ranks: int | None) -> DeviceMesh:
-    """All ranks in one dimension, or groups of neighbours in a second one. Raises ValueError when they don't fit."""
+    """All ranks in one dimension, or groups of neighbours in a second one."""
     ranks = dist.get_world_size()
     if shard_ranks is None or shard_ranks == ranks:
         return init_device_mesh(device.type, (ranks,))
-    if ranks % shard_ranks:
-        fitting = [str(size) for size in range(1, ranks + 1) if ranks % size == 0]
-        raise ValueError(f"shard_ranks {shard_ranks} does not divide {ranks} ranks; use {', '.join(fitting)}")
     shape = (ranks // shard_ranks, shard_ranks)
     return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import pyarrow as pa
-from pydantic import BaseModel, Field, PositiveInt, field_validator
+from pydantic import BaseModel, Field, PositiveInt, field_validator, model_validator
 
 from model.config import PhaseRun
 from model.order import DataOrder, Pack, slots_of
@@ -87,6 +87,20 @@ class Settings(BaseModel, frozen=True, extra="forbid", strict=True):
         if steps and not 1 <= steps[0] <= steps[1]:
             raise ValueError(f"profile_steps {list(steps)}: give the first and the last step, from 1 on")
         return steps
+
+    @model_validator(mode="after")
+    def _check_shards(self) -> Self:
+        if self.parallel == "ddp" and self.shard_ranks is not None:
+            raise ValueError(f"shard_ranks {self.shard_ranks} with parallel ddp, where each rank holds all")
+        if self.ranks is not None:
+            self.check_shard_ranks(self.ranks)
+        return self
+
+    def check_shard_ranks(self, ranks: int) -> None:
+        """Raises ValueError, naming what would fit, when `shard_ranks` is no divisor of so many ranks."""
+        if self.shard_ranks is not None and ranks % self.shard_ranks:
+            fitting = ", ".join(str(size) for size in range(1, ranks + 1) if ranks % size == 0)
+            raise ValueError(f"shard_ranks {self.shard_ranks} does not divide {ranks} ranks; use {fitting}")
 
     def keeps(self, step: int) -> bool:
         """Whether the checkpoint of a step is made, and stays."""

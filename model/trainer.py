@@ -70,6 +70,7 @@ def train(job: Job, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
             torch.set_num_threads(job.settings.threads)
         ranks = Ranks.of_this_process()
         job.run.phase.check_ranks(ranks.count)
+        job.settings.check_shard_ranks(ranks.count)
         check_sums(ranks, torch.device(job.settings.device))
         with _sigterm_noted() as terminated:
             trainer = Trainer(job, ranks, terminated.is_set, should_stop)

@@ -177,11 +177,23 @@ def placed(settings: Settings, config: PhaseRun, cpus: int, gpus: int) -> Settin
     )
     try:
         config.phase.check_ranks(ranks)
+        settings.check_shard_ranks(ranks)
     except ValueError as error:
         raise ConfigError(f"train: {error}") from error
     device = "cuda" if gpus else settings.device
     threads = settings.threads or (None if device == "cuda" else max(1, cpus // ranks))
     return settings.model_copy(update={"ranks": ranks, "device": device, "threads": threads})
+
+
+def check_room(settings: Settings, cpus: int, gpus: int) -> None:
+    """Ray waits without end for ranks that it has no room for. Raises ConfigError; a joined cluster may yet grow."""
+    room, name = (gpus, "GPUs") if settings.device == "cuda" else (cpus, "CPUs")
+    if (ranks := settings.ranks or 1) <= room:
+        return
+    told = f"{SETTINGS_VARIABLE} asks for {ranks} ranks on {settings.device}, Ray has {room} {name}"
+    if not os.environ.get("RAY_ADDRESS"):
+        raise ConfigError(f"{told}; ask for fewer ranks, join a cluster (RAY_ADDRESS), or use torchrun")
+    logger.warning("train: %s; waiting for the cluster to grow", told)
 
 
 # --- running -------------------------------------------------------------------------------------------------------
@@ -206,6 +218,7 @@ def run_job(job: Job, into: Workspace, lost: threading.Event) -> None:
         resources = start_ray().cluster_resources()
         cpus, gpus = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
         job = replace(job, settings=placed(job.settings, job.run, cpus, gpus))
+        check_room(job.settings, cpus, gpus)
         logger.info("train: %s", job.settings)
         train_on_ray(job, watch.should_stop)
     if into.storage.exists(job.halted_key):

@@ -42,6 +42,7 @@ WRONG = {  # what is wrong -> (options of the command, environment, words of the
     "language": (LANGUAGE, {}, "select.language.keep: language code 'xx' does not exist; use ISO 639"),
     "heads": ("model.num_heads=7", {}, "model: width 64 must be divisible by num_heads 7"),
     "ranks": ("name=tiny", {"BASEMILL_TRAIN": "{ranks: 3}"}, "batch of 4 rows is not divisible by 3 ranks"),
+    "copies": ("name=tiny", {"BASEMILL_TRAIN": "{ranks: 4, shard_ranks: 3}"}, "shard_ranks 3 does not divide 4 ranks"),
     "workers": ("name=tiny", {"BASEMILL_WORKERS": "many"}, "BASEMILL_WORKERS 'many' is no number"),
     "pin": ("pin.vocabulary=nothing", {}, "pin.vocabulary: 'nothing' is no run"),
     "index": ("dedup_near.index=[nothing]", {}, "dedup_near.index: 'nothing' is no run"),

@@ -31,7 +31,7 @@ from tasks.parallel import stop_ray
 from tasks.parts import PartWriter, Unit
 from tasks.runs import DatasetLine, RunRecord
 from tasks.storage import Storage
-from tasks.train import Watch, check_history, placed, settings_from_environment, train_phase
+from tasks.train import Watch, check_history, check_room, placed, settings_from_environment, train_phase
 from tasks.train.ranks import is_asked_to_stop, stop_key
 from tasks.verify import verify_run
 
@@ -357,6 +357,44 @@ def test_ranks_fit_the_machine_and_the_batch(
 ) -> None:
     chosen = placed(Settings.model_validate(wish), make_run(batch=batch), cpus, gpus)
     assert (chosen.ranks, chosen.threads, chosen.device) == (ranks, threads, device)
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"ranks": 3}, "asks for 3 ranks on cpu, Ray has 2 CPUs; ask for fewer ranks"),
+        ({"device": "cuda"}, "asks for 2 ranks on cuda, Ray has 0 GPUs"),
+    ],
+)
+def test_ranks_that_ray_has_no_room_for_are_refused(
+    wish: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray would wait for ever; a cluster that was joined may grow, so that it is only told there."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    chosen = placed(Settings.model_validate(wish), make_run(batch=6), cpus=2, gpus=0)
+    with pytest.raises(ConfigError, match=message):
+        check_room(chosen, 2, 0)
+    check_room(chosen, 3, 2)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    check_room(chosen, 2, 0)
+    assert "waiting for the cluster to grow" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"ranks": 4, "shard_ranks": 3}, "shard_ranks 3 does not divide 4 ranks; use 1, 2, 4"),
+        ({"ranks": 2, "shard_ranks": 4}, "shard_ranks 4 does not divide 2 ranks; use 1, 2"),
+        ({"parallel": "ddp", "shard_ranks": 2}, "shard_ranks 2 with parallel ddp, where each rank holds all"),
+    ],
+)
+def test_copies_that_do_not_fit_are_refused(wish: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings.model_validate(wish)
+    if "ranks" in wish:  # known only once the machine is
+        later = Settings(shard_ranks=wish["shard_ranks"])
+        with pytest.raises(ConfigError, match=message):
+            placed(later, make_run(batch=4), cpus=4, gpus=wish["ranks"])
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
