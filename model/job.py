@@ -160,8 +160,11 @@ class Outcome:
 
 
 def settings_changed(before: Mapping[str, Any], run: PhaseRun) -> dict[str, tuple[Any, Any]]:
-    """Hyper-parameters in which a phase differs from what it continues (a run as JSON): path -> (there, here)."""
-    then, now = (_hyper_parameters(values) for values in (before, run.model_dump(mode="json")))
+    """Settings in which a phase differs from what it continues (a run as JSON): path -> (there, here).
+
+    Hyper-parameters, and the data: mixture, length of the rows, shortest document, base of the rotary frequencies.
+    """
+    then, now = (_settings_of(values) for values in (before, run.model_dump(mode="json")))
     return {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
 
 
@@ -181,13 +184,18 @@ def _changes(path: str, then: Any, now: Any) -> list[str]:
     return [f"{path} {then} -> {now}"] if then != now else []
 
 
-def _hyper_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
-    phase = values.get("phase", {})
+def _settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    phase, model = values.get("phase", {}), values.get("model", {})
     groups = {"optimizer": values.get("optimizer", {}), "schedule": phase.get("schedule", {})}
     flat = {f"{group}.{name}": value for group, fields in groups.items() for name, value in fields.items()}
-    return flat | {
-        name: source[name] for source in (values, phase) for name in ("precision", "batch") if name in source
-    }
+    flat |= {"precision": values["precision"]} if "precision" in values else {}
+    flat |= {name: phase[name] for name in ("weights", "sequence_length", "min_document_tokens") if name in phase}
+    if "batch" in phase:
+        steps = {step["from_tokens"]: step["rows"] for step in phase["batch"]}
+        flat["batch"] = steps if len(steps) > 1 else steps[0]
+    if model.get("positions") == "rope":
+        flat["rope_base"] = phase.get("rope_base") or model["rope_base"]
+    return flat
 
 
 def order_of(run: PhaseRun, packs: Sequence[Pack], used: Mapping[str, int]) -> DataOrder:

@@ -84,6 +84,8 @@ class ScheduleConfig(BaseModel, frozen=True, extra="forbid", strict=True):
             raise ValueError(f"final_ratio {self.final_ratio:g} with shape 'constant', which ends at its peak")
         if self.shape != "wsd" and (self.decay_tokens is not None or self.decay_shape != "linear"):
             raise ValueError(f"decay_tokens and decay_shape belong to shape 'wsd', not {self.shape!r}")
+        if self.lr_batch_tokens is not None and self.lr_batch_rule == "none":
+            raise ValueError(f"lr_batch_tokens {self.lr_batch_tokens} without lr_batch_rule: sqrt, which reads it")
         return self
 
 

@@ -109,7 +109,9 @@ class Training:
         taken = "weights and moments are its own" if has_moments else "the weights are its own, moments begin at 0"
         changes = settings_changed(parent.state.config, self.job.run)
         told = f" ({', '.join(f'{name} {old} -> {new}' for name, (old, new) in changes.items())})" if changes else ""
-        return f"fresh start from {self.job.parent}: {taken}, hyper-parameters the recipe's{told}"
+        return f"fresh start from {self.job.parent}: {taken}, the rest is the recipe's{told}" + _changed(
+            parent.state, self.compute, self.job.code
+        )
 
     def _take(self, state: TrainState) -> None:
         self.step, self.tokens, self.position = state.step, state.tokens, state.position
@@ -241,9 +243,10 @@ def _told(loaded: Loaded) -> str:
 
 
 def _changed(state: TrainState, compute: dict[str, Any], code: str) -> str:
-    changes = [
-        f"{name} {state.compute.get(name)} -> {now}" for name, now in compute.items() if state.compute.get(name) != now
-    ]
+    """What is another since a checkpoint beside the recipe: how it is computed, the trainer's code."""
+    now = compute if state.compute else {}  # imported weights were not computed here
+    changes = [f"{name} {state.compute.get(name)} -> {value}" for name, value in now.items()
+               if state.compute.get(name) != value]  # fmt: skip
     told = (
         f"; computed otherwise than before ({', '.join(changes)}), so losses agree within rounding" if changes else ""
     )

@@ -110,6 +110,7 @@ def test_no_step_begins_outside_the_phase() -> None:
         ({"schedule": {"shape": "wsd", "decay_tokens": 40_000}}, "warmup_tokens 4096 and decay_tokens 40000 overlap"),
         ({"schedule": {"decay_tokens": 40}}, "belong to shape 'wsd', not 'cosine'"),
         ({"schedule": {"shape": "constant", "final_ratio": 0.5}}, "final_ratio 0.5 with shape 'constant'"),
+        ({"schedule": {"lr_batch_tokens": 64}}, "lr_batch_tokens 64 without lr_batch_rule: sqrt"),
         ({"schedule": {"shape": "square"}}, "Input should be 'cosine', 'linear', 'wsd' or 'constant'"),
         ({"schedule": {"horizon_tokens": 40_960, "from_tokens": 1}}, "horizon_tokens 40960 ends before the phase does"),
         ({"after": {"run": "latest"}}, "name one"),

@@ -392,7 +392,8 @@ def test_a_phase_continues_its_parent(make_job: Any) -> None:
     key = step_key(parent.checkpoints_folder, STEPS)
     child = make_job(folder="train/child", parent=key, phase={"name": "anneal", "steps": 4, "rope_base": 50_000})
     outcome = train(child)
-    assert outcome.began == f"fresh start from {key}: weights and moments are its own, hyper-parameters the recipe's"
+    told = "weights and moments are its own, the rest is the recipe's (rope_base 10000.0 -> 50000.0)"
+    assert outcome.began == f"fresh start from {key}: {told}"
     state, before = read_state(child.store, step_key(child.checkpoints_folder, 4)), read_state(parent.store, key)
     assert (state.step, state.applied_steps, state.position) == (4, STEPS + 4, 4 * ROWS)
     assert sum(state.ordinals.values()) == (STEPS + 4) * ROWS
@@ -402,6 +403,23 @@ def test_a_phase_continues_its_parent(make_job: Any) -> None:
         path.unlink()
     with pytest.raises(ValueError, match=r"of the phase before can't be continued: .* is missing"):
         train(replace(child, folder="train/other", attempt="a2"))
+
+
+def test_what_changed_since_the_phase_before_is_told(make_job: Any) -> None:
+    """Settings, data, compute and code; of a fork the same."""
+    parent = make_job(code="a" * 64)
+    train(parent)
+    phase = {"name": "tail", "steps": 2, "weights": {"web": 1}, "batch": {0: 4, 128: 8}, "schedule": {"lr": 1e-3}}
+    child = make_job(
+        folder="train/child", parent=step_key(parent.checkpoints_folder, STEPS), phase=phase, code="b" * 64,
+        settings={"micro_batch_rows": 2},
+    )  # fmt: skip
+    told = train(child).began.partition("the rest is the recipe's ")[2]
+    assert told == (
+        "(schedule.lr 0.003 -> 0.001, schedule.warmup_tokens 512 -> 0, weights {'web': 3.0, 'code': 1.0} -> "
+        "{'web': 1.0}, batch 8 -> {0: 4, 128: 8}); computed otherwise than before (micro_batch_rows 4 -> 2), so losses "
+        f"agree within rounding; its code changed since: {'a' * 12} -> {'b' * 12}"
+    )
 
 
 def losses_of_phase(job: Job) -> list[float]:
