@@ -32,6 +32,7 @@ WANTED = {  # pydantic's name of a fault -> what the key takes, in words of YAML
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),
     **dict.fromkeys(("dict_type", "model_type"), "a mapping"),
 }
+OVERRIDES = ("by_source", "by_language")  # fields of other values for the same config; a later one may stand in them
 MAX_INTEGER = 2**63 - 1  # what JSON readers, Parquet and databases hold
 
 
@@ -148,16 +149,21 @@ def _inner_model(annotation: Any) -> Any:
     return annotation
 
 
-def key_schema(annotation: Any) -> dict[str, Any]:
+def key_schema(annotation: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
     """JSON Schema that holds values to the keys of the models in an annotation, and to nothing else.
 
     Types and ranges are for the models, whose validators also read short forms. Names stand in `propertyNames`, not in
     `properties`, of which Prefect's form would make a field for each setting in the place of its editor for JSON.
+    Overrides hold keys of the same model, without those of `but`.
     """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         fields = {name: key_schema(field.annotation) for name, field in annotation.model_fields.items()}
+        for place, name in enumerate(OVERRIDES):
+            if name in fields and name not in but:
+                fields[name] = {"additionalProperties": key_schema(annotation, OVERRIDES[: place + 1])}
         inner = {f"^{name}$": schema for name, schema in fields.items() if schema}
-        return {"propertyNames": {"enum": keys_of(annotation)}} | ({"patternProperties": inner} if inner else {})
+        names = [name for name in keys_of(annotation) if name not in but]
+        return {"propertyNames": {"enum": names}} | ({"patternProperties": inner} if inner else {})
     arguments, origin = get_args(annotation), get_origin(annotation)
     if origin in (dict, tuple, list):
         schema = key_schema(arguments[-1 if origin is dict else 0])

@@ -203,8 +203,9 @@ def test_a_form_that_is_submitted_changes_what_was_changed_and_nothing_else(
         ({}, {"dedup_nere": {}}, "recipe'. Failure reason: 'dedup_nere' is not one of"),
         ({}, {"model": {"size": "tiny", "widht": 64}}, "recipe.model'. Failure reason: 'widht' is not one of"),
         ({}, {"train": {"phases": [{"weigths": {}}]}}, "train.phases[0]'. Failure reason: 'weigths' is not one of"),
+        ({}, {"select": {"by_source": {"web": {"c5": {}}}}}, "by_source.web'. Failure reason: 'c5' is not one of"),
     ],
-    ids=["stage", "flag", "recipe", "parameter", "section", "key", "nested key"],
+    ids=["stage", "flag", "recipe", "parameter", "section", "key", "nested key", "override"],
 )
 def test_a_form_with_a_wrong_field_is_refused_with_its_name(
     server_url: str, root: str, recipe_values: dict[str, Any], change: dict[str, Any], keys: dict[str, Any], said: str
@@ -217,12 +218,12 @@ def test_a_form_with_a_wrong_field_is_refused_with_its_name(
     assert said in refused.value.response.text
 
 
-def test_an_override_with_a_misspelt_key_fails_before_anything_runs(
+def test_an_override_with_a_wrong_value_fails_before_anything_runs(
     server_url: str, root: str, recipe_values: dict[str, Any]
 ) -> None:
-    wrong = recipe_values | {"select": {"by_source": {"web": {"max_drop_ration": 0.5}}}}
+    wrong = recipe_values | {"select": {"by_source": {"web": {"max_drop_ratio": 5}}}}
     with launch.connected(server_url) as client:
         state = launch.execute(client, launch.create_run(client, new_run_id(), {"root": root, "recipe": wrong}))
     assert state.is_failed()
-    assert "select.by_source.web.max_drop_ration: unknown key" in str(state.message)
+    assert "select.by_source.web.max_drop_ratio: Input should be less than or equal to 1" in str(state.message)
     assert not list(Path(root).glob("ingest/*"))

@@ -96,7 +96,9 @@ class Recipe(BaseModel):
         ({"size": 1, "stages": {"a": {"rule": {"limit": "short forms pass"}, "words": 5}}}, None),
         ({"pairs": {"0": 5}, "after": "x"}, None),  # what models read otherwise is not judged
         ({"pairs": [{"limit": 1}], "after": {"new": True}}, None),
-        ({"stages": {"a": {"by_source": {"web": {"anything": 1}}}}}, None),
+        ({"stages": {"a": {"by_source": {"web": {"rule": None, "words": []}}}}}, None),
+        ({"stages": {"a": {"by_source": {"web": {"rule": {"limmit": 1}}}}}}, "limmit"),
+        ({"stages": {"a": {"by_source": {"web": {"by_source": {}}}}}}, "by_source"),
         ({"sizes": 1}, "sizes"),
         ({"stages": {"a": {"rules": {"b": {"limmit": 1}}}}}, "limmit"),
         ({"pairs": [{"limit": 1}, {"nwe": 1}]}, "nwe"),
