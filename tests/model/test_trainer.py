@@ -416,7 +416,7 @@ def test_what_changed_since_the_phase_before_is_told(make_job: Any) -> None:
     )  # fmt: skip
     told = train(child).began.partition("the rest is the recipe's ")[2]
     assert told == (
-        "(schedule.lr 0.003 -> 0.001, schedule.warmup_tokens 512 -> 0, weights {'web': 3.0, 'code': 1.0} -> "
+        "(schedule.lr 0.003 -> 0.001, schedule.warmup_tokens 512 -> 0, weights {'code': 1.0, 'web': 3.0} -> "
         "{'web': 1.0}, batch 8 -> {0: 4, 128: 8}); computed otherwise than before (micro_batch_rows 4 -> 2), so losses "
         f"agree within rounding; its code changed since: {'a' * 12} -> {'b' * 12}"
     )
