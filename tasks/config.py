@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import math
+import re
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Field, JsonValue, Strict, ValidationError
@@ -32,6 +33,14 @@ WANTED = {  # pydantic's name of a fault -> what the key takes, in words of YAML
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),
     **dict.fromkeys(("dict_type", "model_type"), "a mapping"),
 }
+PATTERNS = {  # what a text must match -> the same in words
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]*$": "a name of letters, digits, '_', '.' and '-' that begins with a letter or digit",
+    r"^[a-z0-9][a-z0-9-]*$": "a name of lower-case letters, digits and '-' that begins with a letter or digit",
+    r"^[a-z][a-z0-9_]*$": "a name of lower-case letters, digits and '_' that begins with a letter",
+    r"^[0-9a-f]{64}$": "64 hexadecimal digits",
+    r"^[1-9]\d*(KB|MB|GB)$": "a size such as 500MB or 5GB",
+}
+PLAIN_STEP = re.compile(r"[A-Za-z0-9][\w-]*(\.[\w-]+)*")  # of a key's path; others stand in quotes
 OVERRIDES = ("by_source", "by_language")  # fields of other values for the same config; a later one may stand in them
 MAX_INTEGER = 2**63 - 1  # what JSON readers, Parquet and databases hold
 
@@ -104,8 +113,11 @@ def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
     path, location = "", tuple(step for step in details["loc"] if not str(step).startswith(("(", "[")))
     # without tags of unions, and without the mark of a mapping's key, which stands there already
     for step in location:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
-    wanted = WANTED.get(details["type"])
+        if isinstance(step, int) or not PLAIN_STEP.fullmatch(step):
+            path += f"[{json.dumps(step, ensure_ascii=not str(step).isprintable())}]"
+        else:
+            path += f".{step}" if path else step
+    wanted = WANTED.get(details["type"]) or PATTERNS.get(details.get("ctx", {}).get("pattern", ""))
     message = (
         f"Input should be {wanted}" if wanted else details["msg"].removeprefix("Value error, ").replace("Tuple", "List")
     )

@@ -56,7 +56,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
     ({"train": {}}, ["train.phases: this key is required"]),
     ({"train": {"phases": []}}, ["train.phases", "at least 1"]),
     # values
-    ({"name": "My Recipe"}, ["name", "pattern", "'My Recipe'"]),
+    ({"name": "My Recipe"}, ["name: Input should be a name of lower-case letters, digits", "(got 'My Recipe')"]),
     ({"vocabulary": {"size": 255}}, ["vocabulary: size 255", "at least 259"]),
     ({"vocabulary": {"size": "many"}}, ["vocabulary.size", "integer", "'many'"]),
     ({"model": {"size": "tiny", "num_heads": 5}}, ["model: width 64 must be divisible by num_heads 5"]),
@@ -107,7 +107,12 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
     ),
     ({"redact": {"kinds": ["zip"]}}, ["redact.kinds[0]", "'email', 'ipv4'", "'zip'"]),
     ({"ingest": {"sources": {}}}, ["ingest.sources", "at least 1"]),
-    ({"ingest": {"sources": {"a/b": {"base": "/"}}}}, ["ingest.sources.a/b", "pattern"]),
+    ({"ingest": {"sources": {"..": {"base": "/"}}}}, ['ingest.sources[".."]: Input should be a name of letters']),
+    ({"ingest": {"sources": {"a/b": {"base": "/"}}}}, ['ingest.sources["a/b"]: ', "(got 'a/b')"]),
+    ({"ingest": {"sources": {"": {"base": "/"}}}}, ['ingest.sources[""]: ', "(got '')"]),
+    ({"ingest": {"sources": {"ü": {"base": "/"}}}}, ['ingest.sources["ü"]: ', "(got 'ü')"]),
+    ({"ingest": {"sources": {"a\n\x9b": {"base": "/"}}}}, ['ingest.sources["a\\n\\u009b"]: ', "(got 'a\\n\\x9b')"]),
+    ({"ingest": {"sources": {"v1.5": {"bsae": "/"}}}}, ["ingest.sources.v1.5.bsae: unknown key"]),
     # weights and sources
     ({"train": phases({"weights": {"web": 0, "code": 0}})}, ["train.phases[0].weights", "0.0", "above 0"]),
     ({"train": phases({"weights": {}})}, ["train.phases[0].weights", "{} sum to nothing"]),

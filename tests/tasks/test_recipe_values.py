@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from model.job import Settings
-from tasks.config import merge, resolved
+from tasks.config import PATTERNS, merge, resolved
 from tasks.errors import ConfigError
 from tasks.recipe import RECIPES_FOLDER, Recipe, parse_override
 from tasks.select.rules import FAMILIES, RULES
@@ -202,3 +202,9 @@ def test_a_resolved_recipe_is_read_again_as_it_is() -> None:
     stored = json.loads(json.dumps(recipe.model_dump(mode="json")))
     assert Recipe.parse(stored) == recipe
     assert resolved(Recipe.parse(stored)) == resolved(recipe)
+
+
+def test_what_a_text_must_match_is_said_in_words() -> None:
+    schemas = json.dumps([model.model_json_schema() for model in MODELS])
+    found = re.findall(r'"pattern": ("[^"]*")|"patternProperties": {("[^"]*")', schemas)
+    assert {json.loads(value or name) for value, name in found} == PATTERNS.keys()
