@@ -237,7 +237,7 @@ class _Bars:
         elif kind == "progress" and self.bar is not None:
             self.progress.update(self.bar, completed=event["done"], total=event["total"], description=event["stage"])
         elif (line := line_of(event)) is not None:
-            if kind != "waiting" and self.bar is not None:
+            if kind != "message" and self.bar is not None:
                 self.progress.remove_task(self.bar)
                 self.bar = None
             say_progress(line)
@@ -257,7 +257,7 @@ def line_of(event: Event) -> str | None:
         return f"{event['label']:<24} {what}{_counts(event)}"
     if kind in ("stage failed", "stage cancelled"):
         return f"{event['label']:<24} {kind.removeprefix('stage ')}: {event['error'].removeprefix('Cancelled: ')}"
-    return str(event["message"]) if kind == "waiting" else None
+    return str(event["message"]) if kind == "message" else None
 
 
 def _counts(event: Event) -> str:

@@ -67,7 +67,7 @@ class Workspace:
     generations: Mapping[str, int] = field(default_factory=dict)  # stage -> generation of a forced recompute
     stop: threading.Event = field(default_factory=threading.Event)
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None
-    on_wait: Callable[[str], None] = lambda message: None
+    on_message: Callable[[str], None] = lambda message: None
 
     def dataset(
         self,
@@ -153,7 +153,9 @@ class Dataset:
     def lease(self) -> Iterator[threading.Event]:
         """Hold the dataset's lease while computing it; yields an event that is set when another run takes over."""
         folder = self.reference
-        with hold_lease(self.storage, folder, self.into.run_id, stop=self.into.stop, on_wait=self.into.on_wait) as lost:
+        with hold_lease(
+            self.storage, folder, self.into.run_id, stop=self.into.stop, on_wait=self.into.on_message
+        ) as lost:
             logger.info("%s: started as %s", self.stage, self.fingerprint[:12])
             yield lost
 
@@ -202,7 +204,7 @@ class Dataset:
             self.into.on_progress(self.stage, done, len(units))
 
         has_kernels = any(name.startswith("tasks.kernels.") for name in self.code.modules)
-        with first_use(self.stage, self.into.on_wait) if missing and has_kernels else nullcontext():
+        with first_use(self.stage, self.into.on_message) if missing and has_kernels else nullcontext():
             computed = map_parts(
                 PartTask(function),
                 [units[index] for index in missing],

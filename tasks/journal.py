@@ -109,7 +109,7 @@ class Run(BaseModel, frozen=True):
         if self.is_dry or not self.may_compute(stage):
             return replace(into, dry=True)
         journal = self.journal
-        return replace(into, workers=self.workers, stop=STOP, on_progress=journal.progress, on_wait=journal.waiting)
+        return replace(into, workers=self.workers, stop=STOP, on_progress=journal.progress, on_message=journal.message)
 
 
 class Journal:
@@ -120,7 +120,7 @@ class Journal:
         self.attempt = record.begin_attempt(flow_run_id)
         self._lock = threading.Lock()
         self._events: list[Event] = []
-        self._waiting_for = ""
+        self._last_message = ""
         self._segment, self._opened = 1, time.monotonic()
         record.save(storage)
         self.event("run started", run_id=record.run_id)
@@ -140,12 +140,12 @@ class Journal:
         for listener in LISTENERS:
             listener({"time": now(), "kind": "progress", "stage": stage, "done": done, "total": total})
 
-    def waiting(self, message: str) -> None:
-        """What the stage waits for; said once, however often it is told."""
-        if message != self._waiting_for:
-            self._waiting_for = message
+    def message(self, message: str) -> None:
+        """What a watcher should know at once: whom a stage waits for, where training went on; not twice in a row."""
+        if message != self._last_message:
+            self._last_message = message
             logger.info(message)
-            self.event("waiting", message=message)
+            self.event("message", message=message)
 
     def stage_started(self, label: str, stage: str) -> None:
         """A dataset is looked for, and computed where it is missing."""

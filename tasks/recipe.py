@@ -229,9 +229,12 @@ def read_yaml(path: Path) -> dict[str, JsonValue]:
 
 
 def parse_override(override: str) -> dict[str, JsonValue]:
-    """`a.b.c=value` as a nested mapping; the value is read as YAML. Raises ConfigError."""
+    """`a.b.c=value` as a nested mapping; the value is read as YAML. `a[0].b`, as errors write it, is `a.0.b`.
+
+    Raises ConfigError.
+    """
     path, equals, value = override.partition("=")
-    keys = path.strip().split(".")
+    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set {override!r}: write key.path=value")
     nested = _load_yaml(value, f"--set {override!r}")

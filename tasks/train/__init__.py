@@ -221,6 +221,7 @@ def run_job(job: Job, into: Workspace, lost: threading.Event) -> None:
         check_room(job.settings, cpus, gpus)
         logger.info("train: %s", job.settings)
         train_on_ray(job, watch.should_stop)
+    watch.look()  # a short phase is over before the first look
     if into.storage.exists(job.halted_key):
         raise TrainingDiverged(halt_message(into.storage, job))
     if find_last(job.store, job.checkpoints_folder) is None:
@@ -242,18 +243,18 @@ class Watch:
         """Whether the run was cancelled or the lease lost."""
         if time.monotonic() >= self.next_look:
             self.next_look = time.monotonic() + PROGRESS_SECONDS
-            try:
-                self._look()
-            except StorageError as error:
-                logger.warning("train: no news of the progress: %s", error)
+            self.look()
         return self.into.stop.is_set() or self.lost.is_set()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Tell the tokens of the phase so far, from the live view, whose first line says how it began."""
-        for line in self.lines.read():
-            if line.get("event") == "begin":
-                logger.info("train: phase %s: %s", self.job.run.phase.name, line["message"])
-            self.tokens = line.get("tokens", self.tokens)
+        try:
+            for line in self.lines.read():
+                if line.get("event") == "begin":
+                    self.into.on_message(f"train {self.job.run.phase.name}: {line['message']}")
+                self.tokens = line.get("tokens", self.tokens)
+        except StorageError as error:
+            logger.warning("train: no news of the progress: %s", error)
         if self.tokens >= 0:
             self.into.on_progress("train", self.tokens, self.job.run.phase.tokens)
 

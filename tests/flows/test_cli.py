@@ -427,7 +427,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys: pytest.Captu
                  "totals": {"rows_in": 2000, "rows_out": 1500}}
             )  # fmt: skip
             listener({"kind": "stage failed", "label": "mix", "error": "DataError: part 7"})
-            listener({"kind": "waiting", "message": "waiting for the lease of mix"})
+            listener({"kind": "message", "message": "waiting for the lease of mix"})
     assert capsys.readouterr().err.splitlines() == [
         "run r, attempt 2",
         "select                   done in 1.2 s, 2,000 -> 1,500",

@@ -75,7 +75,7 @@ def test_the_first_use_of_kernels_is_told_before_they_are_compiled(
     """And again where it failed; never where nothing is computed, or by a stage without kernels."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
     told: list[str] = []
-    into, documents = replace(workspace, on_wait=told.append), make_documents(TEXTS)
+    into, documents = replace(workspace, on_message=told.append), make_documents(TEXTS)
     drop(into, documents)
     assert told == []
 

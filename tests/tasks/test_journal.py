@@ -94,10 +94,10 @@ def test_threads_lose_no_event(journal: Journal, run: Run) -> None:
 def test_listeners_hear_events_and_progress_which_is_not_stored(journal: Journal, heard: list[Event], run: Run) -> None:
     journal.progress("select", 3, 9)
     for _ in range(3):  # a stage that waits looks every two seconds
-        journal.waiting("waiting for the lease")
+        journal.message("waiting for the lease")
     journal.stage_failed("select", "select", Cancelled("stop"))
     journal.stage_failed("mix", "mix", ValueError("no"))
-    assert [event["kind"] for event in heard] == ["progress", "waiting", "stage cancelled", "stage failed"]
+    assert [event["kind"] for event in heard] == ["progress", "message", "stage cancelled", "stage failed"]
     assert (heard[0]["done"], heard[0]["total"]) == (3, 9)
     assert heard[3]["error"] == "ValueError: no"
     assert "progress" not in [event["kind"] for event in read_events(run.storage, RUN_ID)]

@@ -238,6 +238,7 @@ def test_merge_keys_of_merge_keys_copy_each_key_once(tmp_path: Path) -> None:
     ("override", "wanted"),
     [
         ("a.b.c=3", {"a": {"b": {"c": 3}}}),
+        ("a[0].b[12]=3", {"a": {"0": {"b": {"12": 3}}}}),  # as errors write it
         ("a=[1, x]", {"a": [1, "x"]}),
         ("a.b={c: 1.5}", {"a": {"b": {"c": 1.5}}}),
         (" a.b = text", {"a": {"b": "text"}}),

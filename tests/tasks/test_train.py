@@ -277,6 +277,17 @@ def test_an_event_at_the_end_of_the_live_view_does_not_set_progress_back(workspa
     assert told == [("train", 128, STEPS * ROWS * LENGTH)] * 2
 
 
+def test_a_rerun_is_told_where_training_goes_on(workspace: Workspace, packs: list[Manifest]) -> None:
+    told: list[str] = []
+    into, stop = replace(workspace, on_message=told.append), threading.Event()
+    with pytest.raises(Cancelled):
+        train(packs, replace(into, stop=stop, on_progress=lambda *_: stop.set()))
+    train(packs, into)
+    assert told[0] == "train main: fresh start: this training has no checkpoint yet"
+    assert told[1].startswith("train main: resumed from step ")
+    assert len(told) == 2
+
+
 def test_progress_is_told_in_tokens(workspace: Workspace, packs: list[Manifest]) -> None:
     told: list[tuple[str, int, int]] = []
     train(packs, replace(workspace, on_progress=lambda *values: told.append(values)))
