@@ -207,8 +207,11 @@ class Trainer:
         row: dict[str, Any] = planned | measured
         self.training.rows.append(row)
         self.live.add(row | self.watch.of_step(row))
-        if row["action"] != "apply":
-            logger.warning("bad step: %s", row)
+        if row["action"] != "apply" and self.ranks.is_first:
+            logger.warning(
+                "phase %s: step %d skipped: loss %.4g, gradient norm %.4g",
+                row["phase"], row["step"], row["loss"], row["grad_norm"],
+            )  # fmt: skip
 
     def _save(self, is_last: bool, must_wait: bool) -> None:
         training = self.training
@@ -292,7 +295,8 @@ class Trainer:
         write_incident(training, decision, positions, numbers)
 
     def _tell(self, decision: Decision) -> None:
-        logger.warning("phase %s: %s", self.job.run.phase.name, decision)
+        if self.ranks.is_first:
+            logger.warning("phase %s: %s", self.job.run.phase.name, decision)
         self.live.add({"event": decision.kind, **decision.model_dump(mode="json", exclude={"kind"})})
 
     def _report_halt(self, item: StepBatch, held_out: float | None) -> None:

@@ -48,7 +48,9 @@ def run_case(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
     replica = replicate(model, settings)
     initialize(model, config, seed=1)
     optimizer = build_optimizer(model, OptimizerConfig())
-    result: dict[str, Any] = {"losses": [], "norms": [], "is_sharded": [], "names": []}
+    result: dict[str, Any] = {"losses": [], "norms": [], "router_dtypes": set()}
+    for router in (module for module in model.modules() if isinstance(module, Router)):
+        router.register_forward_hook(lambda module, *_: result["router_dtypes"].add(module.weight.dtype))
     for step in range(2):
         total, loads = backward(replica, step, case.get("rows", ROWS // ranks), rank, ranks)
         norm = gradient_norm(model.parameters())
@@ -70,7 +72,10 @@ def run_case(case: dict[str, Any], rank: int, ranks: int) -> dict[str, Any]:
         result["losses"].append(total)
         result["norms"].append(norm.item())
     result["weights"] = {name: whole_tensor(p.detach()) for name, p in model.named_parameters()}
-    result["is_sharded"] = [isinstance(parameter, DTensor) for parameter in model.parameters()]
+    result["meshes"] = {
+        tuple(parameter.device_mesh.shape) if isinstance(parameter, DTensor) else None
+        for parameter in model.parameters()
+    }
     return result
 
 

@@ -112,6 +112,12 @@ def test_a_healthy_checkpoint_to_go_back_to_stays_however_old(job: Job) -> None:
     assert saved_at(training, range(10, 13)) == [12, 10]
 
 
+def test_the_rotary_base_is_that_of_the_phase(job: Job) -> None:
+    phase = job.run.phase.model_copy(update={"rope_base": 5e5})
+    long = replace(job, run=job.run.model_copy(update={"phase": phase}))
+    assert [Training(each, Ranks()).model.rope_base for each in (job, long)] == [10_000, 500_000]
+
+
 def test_measuring_drops_nothing_and_leaves_the_model_in_training(job: Job) -> None:
     training = Training(job, Ranks())
     losses = training.measure(training.probe)
