@@ -130,6 +130,19 @@ def test_bf16_keeps_fp32_masters_and_stays_close(alone: Results, together: Resul
     assert largest_difference(together["bf16"]["gradients"], alone["bf16"]["gradients"]) <= 1e-2
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_recomputation_runs_each_block_again_in_the_backward_pass(recompute: bool) -> None:
+    config = ModelConfig.of_size("tiny")
+    model = build_model(config, "fp32", torch.device("cpu"), Settings(recompute=recompute))
+    initialize(model, config, 1)
+    passes = []
+    for index, block in enumerate(model.blocks):
+        block.attention.register_forward_hook(lambda *_, index=index: passes.append(index))  # type: ignore[union-attr]
+    ids = torch.arange(32).view(2, 16)
+    model(ids, [[0], [0]], ids).objective.backward()
+    assert passes == [0, 1, 1, 0] if recompute else [0, 1]
+
+
 def test_bf16_is_added_up_in_fp32(together: Results) -> None:
     """A sum of two or four numbers of 8 bits has more of them."""
     for gradient in together["bf16"]["gradients"].values():

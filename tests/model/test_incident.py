@@ -133,6 +133,10 @@ def check_poison(job: Job, first: int, tolerance: float) -> None:
     decisions = decisions_of(job)
     assert [(kind, attempt) for kind, _, attempt in decisions] == [("roll back", 1), ("roll back", 2), ("roll back", 3)]
     assert decisions[0][1] <= first + 4  # found within five steps
+    config = job.run.stability
+    for decision in read_state(job.store, last_key(job)).events.decisions:
+        latest = decision.bad_steps[0] - config.distance_steps
+        assert decision.to_step == latest // config.checkpoint_steps * config.checkpoint_steps
     metrics = metrics_of(job)
     assert np.mean(metrics["loss"].to_pylist()[-50:]) <= wanted * (1 + tolerance)
     assert sum(metrics["rows"].to_pylist()) == metrics.num_rows * ROWS

@@ -5,7 +5,9 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +17,14 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from model.architecture import ModelConfig
+from model.batches import Loader, PackReader
 from model.checkpoint import Checkpoints, NoSoundCheckpoint, load_weights
 from model.checkpoint_files import list_steps, read_metrics, read_state, step_key
 from model.config import PhaseRun
-from model.job import EXACT_METRICS, Job, Settings
+from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.ranks import Ranks
 from model.schedule import Events, Factor, SkipRange
-from model.trainer import train
+from model.trainer import Trainer, train
 from model.transformer import Transformer
 from tasks.storage import Storage
 from tests.model.conftest import RankProcesses, write_pack
@@ -336,6 +339,40 @@ def test_skip_list_and_factors_come_from_the_checkpoint(make_job: Any, tmp_path:
         STEPS * ROWS + 10,
         STEPS * ROWS + 10,
     )
+
+
+def test_the_clip_of_the_events_bounds_the_step(make_job: Any, tmp_path: Path) -> None:
+    """Of the first moment, 0.9 is the old one's and 0.1 the clipped gradient's, whose norm is then the clip."""
+    job = make_job(settings={"checkpoint_steps": 1, "keep_checkpoints": 20})
+    train(job, lambda: True)
+    stopped = list_steps(job.store, job.checkpoints_folder)[0]
+    state, tokens = read_state(job.store, step_key(job.checkpoints_folder, stopped)), ROWS * LENGTH
+    factor = Factor(kind="clip", factor=1e-3, from_tokens=stopped * tokens, to_tokens=(stopped + 1) * tokens)
+    checkpoints = Checkpoints(job.store, job.checkpoints_folder, tmp_path / "scratch", "calm", Ranks())
+    checkpoints.save(
+        tensors_of(job, stopped), state.model_copy(update={"events": Events(factors=(factor,))}),
+        read_metrics(job.store, step_key(job.checkpoints_folder, stopped)), healthy=True,
+    )  # fmt: skip
+    train(replace(job, attempt="a2"))
+    steps = (tensors_of(job, step) for step in range(stopped, stopped + 3))
+    moments = [{name: own for name, own in held.items() if "exp_avg." in name} for held in steps]
+    norms = [
+        math.sqrt(sum(float((now[name] - 0.9 * before[name]).double().square().sum()) for name in now)) / 0.1
+        for before, now in pairwise(moments)
+    ]
+    assert norms == pytest.approx([1e-3, 1.0], rel=1e-3)
+
+
+def test_ranks_and_steps_draw_masks_of_their_own(make_job: Any) -> None:
+    """nanoGPT#467: a number drawn after the seed of a step, on each of two ranks."""
+    job, drawn = make_job(), {}
+    loader = Loader(PackReader(job.store, order_of(job.run, job.packs, {})), job.run)
+    for step, item in zip(range(3), loader, strict=False):
+        for rank in (0, 1):
+            Trainer._seed(SimpleNamespace(job=job, ranks=Ranks(rank, 2)), item)  # type: ignore[arg-type]
+            drawn[step, rank] = float(torch.rand(()))
+    loader.close()
+    assert len(set(drawn.values())) == 6
 
 
 def test_ramp_is_the_same_through_a_stop(make_job: Any) -> None:
