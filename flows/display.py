@@ -118,10 +118,11 @@ def say_summary(figures: dict[str, Any], dashboard: str, is_lasting: bool) -> No
     say()
     say_funnel([FunnelRow.model_validate(row) for row in figures["funnel"]])
     for label, facts in figures["training"].items():
-        parameters = f"{figures['parameters']:,} parameters, " if figures["parameters"] else ""
+        size, active = figures["parameters"], figures["active_parameters"]
+        parameters = f"{size:,} parameters" + (f" ({active:,} of them active)" if active < size else "")
         mfu = f", MFU {facts['mfu']:.1%}" if facts["mfu"] is not None else ""
         say(
-            f"{label}: {parameters}{facts['tokens']:,} tokens in {facts['step']:,} steps, {facts['seconds']:,.0f} s "
+            f"{label}: {parameters}, {facts['tokens']:,} tokens in {facts['step']:,} steps, {facts['seconds']:,.0f} s "
             f"({facts['tokens_per_second']:,.0f} tokens/s{mfu}), "
             f"loss {facts['loss_first']:.3f} -> {facts['loss_last']:.3f}"
         )

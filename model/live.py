@@ -18,7 +18,10 @@ from model.scratch import scratch_folder
 from model.store import Store
 
 SEGMENT_SECONDS = 30.0
-SCALARS = ("loss", "z_loss", "grad_norm", "lr", "update_norm", "tokens_per_second", "data_wait_ratio", "mfu")
+SCALARS = (
+    "loss", "z_loss", "balance_loss", "router_z_loss", "grad_norm", "lr", "update_norm", "tokens_per_second",
+    "data_wait_ratio", "mfu",
+)  # fmt: skip
 
 Line = dict[str, Any]
 

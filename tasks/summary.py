@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from model.config import PhaseRun
 from tasks.evaluate.scores import score_rows
 from tasks.funnel import funnel
 from tasks.manifest import Manifest, load_manifest
@@ -27,10 +28,20 @@ def summarise(storage: Storage, record: RunRecord) -> dict[str, Any]:
         "tasks": evaluated.extra.get("tasks", []) if evaluated else [],
         "evaluation_sets": evaluated.extra["evaluation_sets"] if evaluated else {},
         "samples": evaluated.extra["samples"] if evaluated else [],
-        "parameters": exported.extra["parameters"] if exported else None,
+        **(parameters_of(storage, record) or {"parameters": None, "active_parameters": None}),
         "model": storage.path(exported.reference) if exported else None,
         "report": storage.path(report) if storage.exists(report) else None,
     }
+
+
+def parameters_of(storage: Storage, record: RunRecord) -> dict[str, int] | None:
+    """Of the model of a run: {parameters, active_parameters}, as exported, else as trained; None before training."""
+    if exported := _first(storage, record, "export"):
+        return {name: exported.extra[name] for name in ("parameters", "active_parameters")}
+    if (trained := _first(storage, record, "train")) is None:
+        return None
+    model = PhaseRun.model_validate(trained.config).model
+    return {"parameters": model.num_parameters, "active_parameters": model.num_active_parameters}
 
 
 def _first(storage: Storage, record: RunRecord, stage: str) -> Manifest | None:

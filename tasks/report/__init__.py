@@ -32,6 +32,7 @@ from tasks.report.documents import ReportDocuments, read_documents, redacted_eve
 from tasks.report.flow_picture import flow_picture
 from tasks.runs import RunRecord
 from tasks.storage import Storage
+from tasks.summary import parameters_of
 from tasks.train.live import LiveTraining, read_curves
 from tasks.train.view import Curve, loss_chart, marks_of, read_forks
 
@@ -80,6 +81,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         sizes=(_extra(storage, record, "mix") or {}).get("sizes", {}),
         mixture=mixture_of_run(storage, record),
         loss_picture=Markup(loss_chart(read_curves(storage, record))),
+        parameters=parameters_of(storage, record),
         forks=read_forks(storage, record),
         written=documents.written,
         incidents=_incidents(storage, record, faults),

@@ -48,6 +48,7 @@ def test_tensorboard_reads_the_segments_as_one_curve(store: Storage) -> None:
         assert set(events.Tags()["scalars"]) == {f"main/{name}" for name in SCALARS}
         found |= {event.step: event.value for event in events.Scalars("main/loss")}
     assert found == {1: 0.5, 2: 1.0, 3: 1.5}
+    assert {"loss", "z_loss", "balance_loss", "router_z_loss", "grad_norm", "update_norm"} <= set(SCALARS)  # apart
 
 
 def test_tensorboard_shows_bits_per_byte_of_each_source(store: Storage) -> None:

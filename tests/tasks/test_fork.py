@@ -18,6 +18,7 @@ from tasks.manifest import Manifest
 from tasks.model_card import _phases
 from tasks.report import write_report
 from tasks.runs import DatasetLine, RunRecord
+from tasks.summary import summarise
 from tasks.trace import trace_step
 from tasks.train import train_phase
 from tasks.why import tell_story
@@ -89,6 +90,9 @@ def test_a_fork_goes_on_where_the_checkpoint_stood(
     page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
     assert f"Phase tail begins with step 4 of phase main of run {PARENT}." in page
     assert "schedule.lr: 0.01 &rarr; 0.005" in page
+    size = child_run().model.num_parameters
+    assert f"{size:,} parameters, of which a token meets {size:,}." in page
+    assert summarise(workspace.storage, record)["active_parameters"] == size
 
 
 def test_weights_alone_begin_with_moments_at_zero(
