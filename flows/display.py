@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -124,7 +125,7 @@ def say_summary(figures: dict[str, Any], dashboard: str, is_lasting: bool) -> No
         say(
             f"{label}: {parameters}, {facts['tokens']:,} tokens in {facts['step']:,} steps, {facts['seconds']:,.0f} s "
             f"({facts['tokens_per_second']:,.0f} tokens/s{mfu}), "
-            f"loss {facts['loss_first']:.3f} -> {facts['loss_last']:.3f}"
+            f"loss {facts['loss_first']:.3f} -> {facts['loss_last']:.3f}{_trouble(facts, figures['run_id'])}"
         )
     if figures["losses"]:
         say()
@@ -146,6 +147,18 @@ def say_summary(figures: dict[str, Any], dashboard: str, is_lasting: bool) -> No
         if figures[name]:
             say(f"{name:<10} {figures[name]}")
     say(f"{'dashboard':<10} {dashboard}{'' if is_lasting else '  (`basemill up` serves it when no run is on)'}")
+
+
+def _trouble(facts: dict[str, Any], run_id: str) -> str:
+    """What training skipped and decided by itself, if anything."""
+    kinds = Counter(decision["kind"] for decision in facts["decisions"])
+    counts = {"skipped step": len(facts["skipped_steps"])} | kinds
+    told = ", ".join(
+        f"{number:,} {name.replace('roll b', 'roll-b')}{'s' * (number > 1)}"
+        for name, number in counts.items()
+        if number
+    )
+    return (f"; {told}" + (f" (basemill incidents {run_id})" if kinds else "")) if told else ""
 
 
 def compared(value: float | None, threshold: float | None) -> str:

@@ -45,6 +45,13 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     attempt: int = 0
     skip: SkipRange | None = None
 
+    def __str__(self) -> str:
+        bad = f"steps {', '.join(map(str, self.bad_steps))} were bad"
+        if self.kind == "level shift" or self.skip is None:
+            return f"step {self.step}: {bad} and the held-out loss is as before: the new level of the data is accepted"
+        rows = f"rows {self.skip.start:,} to {self.skip.stop:,} of its order are passed over"
+        return f"step {self.step}: went back to step {self.to_step}, attempt {self.attempt}: {bad}, {rows}"
+
 
 class Events(BaseModel, frozen=True, extra="forbid"):
     """What happened to a phase and changes its further plan; saved in every checkpoint."""

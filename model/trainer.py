@@ -206,12 +206,14 @@ class Trainer:
         }
         row: dict[str, Any] = planned | measured
         self.training.rows.append(row)
-        self.live.add(row | self.watch.of_step(row))
-        if row["action"] != "apply" and self.ranks.is_first:
-            logger.warning(
-                "phase %s: step %d skipped: loss %.4g, gradient norm %.4g",
-                row["phase"], row["step"], row["loss"], row["grad_norm"],
-            )  # fmt: skip
+        line = row | self.watch.of_step(row)
+        if row["action"] != "apply":
+            line["message"] = (
+                f"step {row['step']} skipped: loss {row['loss']:.4g}, gradient norm {row['grad_norm']:.4g}"
+            )
+            if self.ranks.is_first:
+                logger.warning("phase %s: %s", row["phase"], line["message"])
+        self.live.add(line)
 
     def _save(self, is_last: bool, must_wait: bool) -> None:
         training = self.training
@@ -297,7 +299,8 @@ class Trainer:
     def _tell(self, decision: Decision) -> None:
         if self.ranks.is_first:
             logger.warning("phase %s: %s", self.job.run.phase.name, decision)
-        self.live.add({"event": decision.kind, **decision.model_dump(mode="json", exclude={"kind"})})
+        facts = decision.model_dump(mode="json", exclude={"kind"})
+        self.live.add({"event": decision.kind, "message": str(decision)} | facts)
 
     def _report_halt(self, item: StepBatch, held_out: float | None) -> None:
         if not self.ranks.is_first:

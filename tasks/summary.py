@@ -9,7 +9,17 @@ from tasks.manifest import Manifest, load_manifest
 from tasks.runs import RunRecord
 from tasks.storage import Storage
 
-TRAINING_FACTS = ("step", "tokens", "tokens_per_second", "loss_first", "loss_last", "sources", "compute")
+TRAINING_FACTS = (
+    "step",
+    "tokens",
+    "tokens_per_second",
+    "loss_first",
+    "loss_last",
+    "sources",
+    "compute",
+    "skipped_steps",
+    "decisions",
+)
 
 
 def summarise(storage: Storage, record: RunRecord) -> dict[str, Any]:

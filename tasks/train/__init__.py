@@ -202,6 +202,21 @@ def check_room(settings: Settings, cpus: int, gpus: int) -> None:
 def run_job(job: Job, into: Workspace, lost: threading.Event) -> None:
     """Train until the phase is at its end. Raises what stopped it before."""
     watch = Watch(job, into, lost)
+    try:
+        _compute(job, into, watch)
+    finally:
+        watch.look()  # a short phase is over before the first look
+    if into.storage.exists(job.halted_key):
+        raise TrainingDiverged(halt_message(into.storage, job))
+    if find_last(job.store, job.checkpoints_folder) is None:
+        if into.stop.is_set():
+            raise Cancelled("cancelled; what was trained up to the newest checkpoint is kept")
+        if not lost.is_set():  # if it is, leaving the lease says so
+            raise WorkerLost("training was stopped from outside before its end; it resumes from the newest checkpoint")
+
+
+def _compute(job: Job, into: Workspace, watch: "Watch") -> None:
+    """Train in this process, with torchrun's ranks or on Ray."""
     if into.workers == 0:
         job = replace(
             job, settings=placed(job.settings.model_copy(update={"ranks": 1}), job.run, os.cpu_count() or 1, 0)
@@ -220,15 +235,8 @@ def run_job(job: Job, into: Workspace, lost: threading.Event) -> None:
         job = replace(job, settings=placed(job.settings, job.run, cpus, gpus))
         check_room(job.settings, cpus, gpus)
         logger.info("train: %s", job.settings)
+        watch.is_elsewhere = True
         train_on_ray(job, watch.should_stop)
-    watch.look()  # a short phase is over before the first look
-    if into.storage.exists(job.halted_key):
-        raise TrainingDiverged(halt_message(into.storage, job))
-    if find_last(job.store, job.checkpoints_folder) is None:
-        if into.stop.is_set():
-            raise Cancelled("cancelled; what was trained up to the newest checkpoint is kept")
-        if not lost.is_set():  # if it is, leaving the lease says so
-            raise WorkerLost("training was stopped from outside before its end; it resumes from the newest checkpoint")
 
 
 class Watch:
@@ -238,6 +246,7 @@ class Watch:
         self.job, self.into, self.lost = job, into, lost
         self.lines = LiveSegments(into.storage, str(job.live_prefix), job.attempt)
         self.next_look, self.tokens = 0.0, -1  # no news yet
+        self.is_elsewhere = False  # the ranks are other processes: their warnings are told here
 
     def should_stop(self) -> bool:
         """Whether the run was cancelled or the lease lost."""
@@ -247,11 +256,15 @@ class Watch:
         return self.into.stop.is_set() or self.lost.is_set()
 
     def look(self) -> None:
-        """Tell the tokens of the phase so far, from the live view, whose first line says how it began."""
+        """Tell the tokens of the phase so far and what happened; the first line of the live view says how it began."""
         try:
             for line in self.lines.read():
-                if line.get("event") == "begin":
+                event = line.get("event")
+                if event == "begin":
                     self.into.on_message(f"train {self.job.run.phase.name}: {line['message']}")
+                elif self.is_elsewhere and "message" in line and event != "halted":  # that is the stage's error
+                    told = f"{event}: {line['message']}" if event == "save failed" else line["message"]
+                    logger.warning("phase %s: %s", self.job.run.phase.name, told)
                 self.tokens = line.get("tokens", self.tokens)
         except StorageError as error:
             logger.warning("train: no news of the progress: %s", error)

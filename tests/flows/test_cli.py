@@ -463,3 +463,17 @@ def test_estimated_tokens_are_marked_in_the_funnel(capsys: pytest.CaptureFixture
     )
     lines = {line.split()[0]: line.split()[4:] for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert (lines["ingest"], lines["mix"], lines["pack"]) == ([], ["~207,482"], ["211,005"])
+
+
+def test_the_summary_says_what_training_skipped_and_undid(capsys: pytest.CaptureFixture[str]) -> None:
+    facts: dict[str, Any] = {"tokens": 9, "step": 3, "seconds": 1.0, "tokens_per_second": 9.0, "mfu": None}
+    facts |= {"loss_first": 7.0, "loss_last": 6.0, "skipped_steps": [4, 5], "decisions": [{"kind": "roll back"}]}
+    calm = facts | {"skipped_steps": [], "decisions": []}
+    figures: dict[str, Any] = {name: [] for name in ("funnel", "losses", "tasks", "samples")}
+    figures |= {"run_id": "r1", "parameters": 5, "active_parameters": 5, "model": None, "report": None}
+    display.say_summary(figures | {"training": {"train main": facts, "train long": calm}}, "http://x", is_lasting=True)
+    told = capsys.readouterr().out.splitlines()
+    assert any(
+        line.endswith("loss 7.000 -> 6.000; 2 skipped steps, 1 roll-back (basemill incidents r1)") for line in told
+    )
+    assert any(line.startswith("train long") and line.endswith("6.000") for line in told)

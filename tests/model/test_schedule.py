@@ -8,7 +8,18 @@ from pydantic import ValidationError
 from model.architecture import ModelConfig
 from model.config import PhaseRun, TrainConfig
 from model.phases import PhaseConfig
-from model.schedule import Events, Factor, batch_rows_at, lr_at, lr_batch_factor, plan_phase, plan_step, rows_of_phase
+from model.schedule import (
+    Decision,
+    Events,
+    Factor,
+    SkipRange,
+    batch_rows_at,
+    lr_at,
+    lr_batch_factor,
+    plan_phase,
+    plan_step,
+    rows_of_phase,
+)
 
 LENGTH = 256
 
@@ -248,3 +259,11 @@ def test_phases_follow_one_another_unless_told_otherwise() -> None:
         TrainConfig.model_validate({"phases": phases})
     with pytest.raises(ValidationError, match="at least 1 item"):
         TrainConfig.model_validate({"phases": []})
+
+
+def test_a_decision_is_a_sentence() -> None:
+    skip = SkipRange(phase="main", start=1456, stop=1648)
+    back = Decision(kind="roll back", step=98, bad_steps=(92, 98), to_step=40, attempt=1, skip=skip)
+    told = "went back to step 40, attempt 1: steps 92, 98 were bad, rows 1,456 to 1,648 of its order are passed over"
+    assert str(back) == f"step 98: {told}"
+    assert "the new level of the data is accepted" in str(Decision(kind="level shift", step=98, bad_steps=(92, 98)))

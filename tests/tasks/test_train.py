@@ -277,6 +277,31 @@ def test_an_event_at_the_end_of_the_live_view_does_not_set_progress_back(workspa
     assert told == [("train", 128, STEPS * ROWS * LENGTH)] * 2
 
 
+def test_what_ranks_elsewhere_skip_undo_or_fail_to_save_is_told(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefix = "runs/r/live/train-main"
+    job = Job(make_run(), (), workspace.storage, "train/x", "a1", "", live_prefix=prefix)
+    lines: list[dict[str, Any]] = [
+        {"event": "begin", "message": "fresh start"},
+        {"tokens": 64, "action": "skip", "message": "step 1 skipped: loss nan, gradient norm nan"},
+        {"event": "roll back", "message": "step 9: went back to step 0"},
+        {"event": "save failed", "message": "step 8: no room"},
+        {"event": "halted", "message": "why"},
+    ]
+    workspace.storage.write_bytes(f"{prefix}/a1-00001.jsonl", "\n".join(map(json.dumps, lines)).encode())
+    here, elsewhere = (Watch(job, workspace, threading.Event()) for _ in range(2))
+    here.look()
+    assert caplog.messages == []  # the trainer's own warnings are heard
+    elsewhere.is_elsewhere = True
+    elsewhere.look()
+    assert [text.removeprefix("phase main: ") for text in caplog.messages] == [
+        "step 1 skipped: loss nan, gradient norm nan",
+        "step 9: went back to step 0",
+        "save failed: step 8: no room",
+    ]
+
+
 def test_a_rerun_is_told_where_training_goes_on(workspace: Workspace, packs: list[Manifest]) -> None:
     told: list[str] = []
     into, stop = replace(workspace, on_message=told.append), threading.Event()
