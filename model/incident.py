@@ -45,7 +45,8 @@ SCHEMA = pa.schema(
 
 def write_incident(training: Training, decision: Decision, positions: tuple[Ints, Ints], numbers: Any) -> None:
     """Score the documents under the weights as they are now, and write both files on rank 0. Collective."""
-    reference, suspect = (_score(training, chosen) for chosen in positions)
+    with torch.compiler.set_stance("force_eager"):  # else for each number of rows that are left over
+        reference, suspect = (_score(training, chosen) for chosen in positions)
     if not training.ranks.is_first:
         return
     rows = [row | {"is_suspect": False} for row in reference] + [row | {"is_suspect": True} for row in suspect]
@@ -129,7 +130,8 @@ def _score_of(row: dict[str, Any], median: float, mad: float, targets: float) ->
 
 def numerical_report(training: Training, batch: Batch, lr: float) -> dict[str, Any]:
     """What the weights as they are now make of a bad batch. Collective."""
-    logit, largest, losses = _watched(training.model, lambda: training.measure(batch))
+    with torch.compiler.set_stance("force_eager"):  # else each block would be compiled anew with its hook
+        logit, largest, losses = _watched(training.model, lambda: training.measure(batch))
     targets = max(1.0, training.ranks.sum([batch.num_targets], training.device)[0])
     loss = training.ranks.sum([float(losses.sum())], training.device)[0] / targets
     replayed = _fp32_loss(training, batch, targets)
@@ -176,7 +178,8 @@ def _largest(tensor: Tensor) -> float:
 
 def _fp32_loss(training: Training, batch: Batch, targets: float) -> float:
     """The loss of the batch under the same weights, computed in fp32 throughout."""
-    model = build_model(training.job.run.model, "fp32", training.device, training.job.settings).eval()
+    settings = training.job.settings.model_copy(update={"compile_blocks": False})
+    model = build_model(training.job.run.model, "fp32", training.device, settings).eval()
     model.rope_base = training.model.rope_base
     with torch.no_grad():
         for copies, weights in ((model.parameters(), training.parameters), (model.buffers(), training.model.buffers())):

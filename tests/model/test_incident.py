@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from model.architecture import ModelConfig
 from model.attention import lay_out
@@ -18,10 +20,11 @@ from model.batches import Batch, PackReader
 from model.checkpoint import load_weights
 from model.checkpoint_files import read_metrics, read_state, step_key
 from model.config import PhaseRun
-from model.incident import LEAST_MAD, SCHEMA, numerical_report, with_scores
+from model.incident import LEAST_MAD, SCHEMA, numerical_report, with_scores, write_incident
 from model.job import EXACT_METRICS, Job, Settings, order_of
 from model.order import GROUP_ROWS
 from model.ranks import Ranks
+from model.schedule import Decision
 from model.stability import Memory
 from model.trainer import train
 from model.training import Training
@@ -255,6 +258,24 @@ def test_a_batch_that_is_healthy_in_fp32_was_numerical_trouble(make_job: Any) ->
         mean = limit / (1 + 6 * 0.02)  # equal losses: their deviation counts as 2 %
         training.memory = Memory(losses=(mean,) * 64)
         assert numerical_report(training, reader.read(np.array([row])), 0.0)["verdict"] == verdict
+
+
+def test_nothing_is_compiled_for_a_report(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block with its hook, and each number of rows, would be another graph: minutes amid a training."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    job = make_job()
+    job = replace(job, settings=job.settings.model_copy(update={"compile_blocks": True}))
+    training = Training(job, Ranks())
+    training.measure(training.probe)
+    counters.clear()
+    batch = PackReader(job.store, training.order).read(np.arange(ROWS))
+    numbers = numerical_report(training, batch, 1e-3)
+    decision = Decision(kind="roll back", step=9, bad_steps=(9,), to_step=0, attempt=1)
+    write_incident(training, decision, (np.arange(5), np.arange(5, 8)), numbers)
+    assert counters["stats"]["unique_graphs"] == 0
+    assert json.loads(job.store.read_bytes(f"{job.incidents_folder}/step-00000009-1.json"))["numerical"] == numbers
+    training.measure(batch)
+    assert counters["stats"]["unique_graphs"] == 1  # as it would have been
 
 
 def outputs_of(model: Transformer, batch: Batch) -> list[torch.Tensor]:
