@@ -19,7 +19,7 @@ from flows.display_schedule import say_forecast
 from flows.prefect_server import configured_url, dashboard_url, quiet_environment, use_server
 from tasks.doctor import examine
 from tasks.epochs import MixtureLine, check_repeats, mixture_of
-from tasks.errors import ConfigError, DataError, PipelineError, TrainingDiverged
+from tasks.errors import ConfigError, DataError, PipelineError, TrainingDiverged, in_words
 from tasks.journal import PlanLine, Run
 from tasks.parallel import workers_here
 from tasks.recipe import Recipe
@@ -261,7 +261,7 @@ def _execute(run_id: str, wanted: dict[str, Any], as_json: bool, before: RunReco
     else:
         say_summary(summarise(storage, record), link, is_lasting=configured_url() is not None)
     if not is_done:
-        say_error(f"run {run_id} {record.state}: {record.attempts[-1].message}")
+        say_error(f"run {run_id} {record.state}: {in_words(record.attempts[-1].message)}")
         kind = record.attempts[-1].message.partition(":")[0]
         say_progress(how_to_go_on(run_id, kind))
         raise typer.Exit(2 if kind == ConfigError.__name__ else 1)  # 2: what only finished stages could show

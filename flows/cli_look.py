@@ -7,7 +7,7 @@ import typer
 
 from flows.cli_options import AsJson, Root, RunName
 from flows.display import compared, listed, say, say_funnel, say_json, say_table
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, in_words
 from tasks.funnel import funnel
 from tasks.manifest import Manifest, list_manifests, load_manifest
 from tasks.report import write_report
@@ -75,7 +75,7 @@ def show(run_name: RunName = "latest", root: Root = "./lake", as_json: AsJson = 
         return
     say(f"run {record.run_id} of recipe {record.recipe['name']}: {record.state}")
     for attempt in record.attempts:
-        what = f"{attempt.state} {attempt.message}".rstrip()
+        what = f"{attempt.state}: {in_words(attempt.message)}".removesuffix(": ")
         say(f"  attempt {attempt.number} on {attempt.host}, {attempt.started}: {what}")
     say()
     say_table(
@@ -147,7 +147,7 @@ def sample(
         facts = compared(document.value, document.threshold)
         against = f" in favour of {document.matched_id}" if document.matched_id else ""
         say(f"--- {document.doc_id}: {document.action} {document.reason} {facts}{against}".rstrip())
-        say(document.text + "\n")
+        say((document.text or document.detail or "(no text)") + "\n")
 
 
 def trace(
@@ -221,8 +221,6 @@ def find_dataset(storage: Storage, name: str) -> Manifest:
         if reference.rpartition("/")[2].startswith(fingerprint)
     ]
     if len(found) != 1:
-        which = f" ({', '.join(found[:5])}{', ...' * (len(found) > 5)})" if found else ""
-        raise ConfigError(
-            f"dataset {name!r}: {len(found)} datasets match{which}; references are shown by `basemill show RUN`"
-        )
+        which = f"{len(found)} match: {', '.join(found[:5])}{', ...' * (len(found) > 5)}" if found else "none matches"
+        raise ConfigError(f"dataset {name!r}: {which}; references are shown by `basemill show RUN`")
     return load_manifest(storage, found[0])

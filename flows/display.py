@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from tasks.epochs import MixtureLine
+from tasks.errors import in_words
 from tasks.evaluate.scores import BITS, shown_figures
 from tasks.evaluate.task_scores import score_text
 from tasks.funnel import FunnelRow
@@ -270,7 +271,7 @@ def line_of(event: Event) -> str | None:
         what = f"cached (run {event['made_by']})" if event["cached"] else f"done in {event['seconds']:,.1f} s"
         return f"{event['label']:<24} {what}{_counts(event)}"
     if kind in ("stage failed", "stage cancelled"):
-        return f"{event['label']:<24} {kind.removeprefix('stage ')}: {event['error'].removeprefix('Cancelled: ')}"
+        return f"{event['label']:<24} {kind.removeprefix('stage ')}: {in_words(event['error'])}"
     return str(event["message"]) if kind == "message" else None
 
 

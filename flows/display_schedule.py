@@ -60,7 +60,9 @@ def _say_memory(phases: Sequence[PhaseForecast]) -> None:
         for phase in phases
     ]  # fmt: skip
     names = ("phase", "ranks", "micro-batch rows", "weights", "gradients", "moments", "copies ~", "activations ~")
-    say_table((*names, "all ~", "checkpoints", "each", "kept", "kept"), rows, title="MB of a rank, and of checkpoints")
+    say_table(
+        (*names, "all ~", "checkpoints", "each", "number kept", "kept"), rows, title="MB of a rank, and of checkpoints"
+    )
 
 
 def _megabytes(count: int) -> float:

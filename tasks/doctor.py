@@ -69,4 +69,4 @@ def _storage(storage: Storage) -> Finding:
 
 def _ray() -> Finding:
     address = os.environ.get("RAY_ADDRESS")
-    return Finding(check="ray", is_ok=True, detail=f"joins {address}" if address else "starts one here for each run")
+    return Finding(check="cluster", is_ok=True, detail=f"joins {address}" if address else "each run starts Ray here")

@@ -59,3 +59,9 @@ class WorkerLost(PipelineError):
 
 class RayNotStarted(WorkerLost):
     """Ray did not start on this machine, or the cluster in RAY_ADDRESS did not answer; worth another try."""
+
+
+def in_words(message: str) -> str:
+    """What a record says of an error, for people: without the class that it begins with, where it is one of ours."""
+    kind, _, rest = message.partition(": ")
+    return rest if isinstance(found := globals().get(kind), type) and issubclass(found, PipelineError) else message

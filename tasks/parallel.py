@@ -138,7 +138,7 @@ def _summary(failures: list[Failure]) -> PipelineError:
     kind: type[PipelineError] = DataError
     if isinstance(first, (StorageError, WorkerLost)):
         kind = type(first)
-    summary = kind(f"{len(failures)} part(s) failed; " + "; ".join(lines))
+    summary = kind(f"{len(failures)} part{'s' * (len(failures) > 1)} failed; " + "; ".join(lines))
     summary.__cause__ = first
     return summary
 

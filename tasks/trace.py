@@ -93,8 +93,9 @@ def _trained(storage: Storage, record: RunRecord, phase: str | None) -> dict[str
         for manifest in _line_of_descent(storage, line.reference):
             known.setdefault(_phase_of(manifest), manifest)
     if not known or phase not in (None, *known):
-        names = ", ".join(reversed(known)) or "none"
-        raise ConfigError(f"run {record.run_id}: no trained phase{f' {phase!r}' if phase else ''}; phases: {names}")
+        if not known:
+            raise ConfigError(f"run {record.run_id} has trained no model; see `basemill show {record.run_id}`")
+        raise ConfigError(f"run {record.run_id}: no trained phase {phase!r}; phases: {', '.join(reversed(known))}")
     return known
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from tasks.charts import data_url, short_number
 from tasks.epochs import mixture_of_run
-from tasks.errors import DataError
+from tasks.errors import DataError, in_words
 from tasks.evaluate.scores import BITS, score_rows, shown_figures
 from tasks.evaluate.task_scores import score_text
 from tasks.funnel import FunnelRow, funnel
@@ -99,6 +99,7 @@ def write_report(storage: Storage, record: RunRecord) -> str:
         samples=documents.samples,
         faults=[*faults, *documents.faults],
         number=short_number,
+        in_words=in_words,
     )
     key = f"runs/{record.run_id}/report.html"
     storage.write_bytes(key, page.encode("utf-8", "replace"))

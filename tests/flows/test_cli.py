@@ -211,7 +211,10 @@ def test_looking_at_a_run(call: Call, first: RunRecord, root: str) -> None:
     assert (
         Path(out.strip()).read_text().startswith("<!doctype html>".upper()) or "<html" in Path(out.strip()).read_text()
     )
-    assert call("generate", "latest")[0] == 2  # it has trained nothing
+    for arguments in (("generate", "latest"), ("trace", "latest", "--step", "1")):
+        status, _, err = call(*arguments)
+        assert (status, "has trained no model" in err) == (2, True)
+    assert "dataset '0123456789': none matches" in call("files", "0123456789")[2]
 
 
 def test_what_other_rules_would_keep(call: Call, first: RunRecord) -> None:
@@ -297,6 +300,8 @@ def test_a_failed_run_exits_with_1_names_the_fault_and_can_be_rerun(
     assert status == 1
     assert "a.jsonl.gz" in err
     assert "basemill rerun" in err
+    assert f"{'ingest':<24} failed: 2 parts failed; ingest part " in err
+    assert ": failed: 2 parts failed; ingest part " in call("show")[1]
     raw.write_bytes(whole)
     status, _, err = call("rerun", "latest")
     assert status == 1  # its input is no longer what the run listed
@@ -431,7 +436,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys: pytest.Captu
     assert capsys.readouterr().err.splitlines() == [
         "run r, attempt 2",
         "select                   done in 1.2 s, 2,000 -> 1,500",
-        "mix                      failed: DataError: part 7",
+        "mix                      failed: part 7",
         "waiting for the lease of mix",
     ]
     assert LISTENERS == []

@@ -86,7 +86,7 @@ def test_the_largest_items_go_first(ray_cluster: None, tmp_path: Path) -> None:
 
 def test_a_failing_item_is_named_and_the_others_finish(workers: int) -> None:
     done: list[int] = []
-    with pytest.raises(DataError, match=r"2 part\(s\) failed; part 1: document web:1 is odd; part 3"):
+    with pytest.raises(DataError, match=r"2 parts failed; part 1: document web:1 is odd; part 3"):
         map_parts(fail_on_odd, [0, 1, 2, 3, 4], workers=workers, name_of=lambda n: f"part {n}", on_done=done.append)
     assert sorted(done) == [0, 2, 4]
 

@@ -239,11 +239,17 @@ def test_the_graph_joins_what_was_made_from_what(record: RunRecord, workspace: W
     assert graph_svg([]).startswith("<svg")
     for rows, told in ((None, ""), (0, ", 0 rows"), (1234, ", 1,234 rows")):
         assert f">{nodes[0].reference[7:15]}{told}<" in graph_svg([nodes[0].model_copy(update={"rows": rows})])
-    vocabulary = workspace.dataset("vocabulary", None, inputs={}, module="tasks.documents").publish_files({})
+    facts = {"size": 4096, "bytes_per_token": {"<b>web": 4.4642, "tiny": None}}
+    dataset = workspace.dataset("vocabulary", None, inputs={}, module="tasks.documents")
+    vocabulary = dataset.publish_files({}, extra=facts)
     record.set_dataset(line_of(vocabulary))
-    empty = workspace.dataset("mix", None, inputs={}, module="tasks.documents", schema=DOCUMENT_SCHEMA).publish([])
+    empty = workspace.dataset("redact", None, inputs={}, module="tasks.documents", schema=DOCUMENT_SCHEMA).publish([])
     record.set_dataset(line_of(empty))
     assert [node.rows for node in read_graph(workspace.storage, record)[2:]] == [None, 0]
+    page = workspace.storage.read_bytes(write_report(workspace.storage, record)).decode()
+    assert page.startswith("<!doctype html>")
+    assert "<th>bytes per token</th><td>&lt;b&gt;web 4.464, tiny none</td></tr>" in page
+    assert "<th>size</th><td>4,096</td></tr>" in page
     record.datasets = record.datasets[:2]
     record.datasets.reverse()  # as when one is pinned: the run met it first
     assert read_graph(workspace.storage, record) == nodes
