@@ -159,6 +159,7 @@ class Journal:
 
     def stage_failed(self, label: str, stage: str, error: BaseException) -> None:
         """A stage raised; a retry may follow."""
+        self._last_message = ""  # the next try may begin with the same words
         kind = "stage cancelled" if isinstance(error, Cancelled) else "stage failed"
         self.event(kind, label=label, stage=stage, error=f"{type(error).__name__}: {error}")
         self.flush()

@@ -325,4 +325,5 @@ def _as_storage_error(storage: Storage, key: str) -> Iterator[None]:
     except _store_errors(storage)[0] as error:
         raise ConfigError(f"{storage.url}: {str(error).rstrip('.')}; {S3_SETTINGS}") from error
     except _store_errors(storage)[1] as error:
-        raise StorageError(f"{storage.url}: {key}: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # without scratch files that the reader never named
+        raise StorageError(f"{storage.url}: {key}: {reason}") from error

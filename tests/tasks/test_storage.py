@@ -171,3 +171,9 @@ def test_s3_that_is_not_set_up_is_wrong_use_and_says_what_to_set(
 def test_a_root_without_a_bucket_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"use s3://bucket/prefix|is no bucket's name"):
         Storage(url)
+
+
+def test_what_the_disk_refuses_is_told_without_scratch_files(storage: Storage) -> None:
+    with pytest.raises(StorageError) as raised:
+        storage.write_bytes("a" * 300, b"")
+    assert str(raised.value) == f"{storage.url}: {'a' * 300}: File name too long"
