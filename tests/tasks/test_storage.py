@@ -173,7 +173,8 @@ def test_a_root_without_a_bucket_is_refused(url: str) -> None:
         Storage(url)
 
 
-def test_what_the_disk_refuses_is_told_without_scratch_files(storage: Storage) -> None:
+def test_what_the_disk_refuses_is_told_without_scratch_files(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
     with pytest.raises(StorageError) as raised:
         storage.write_bytes("a" * 300, b"")
     assert str(raised.value) == f"{storage.url}: {'a' * 300}: File name too long"
