@@ -173,7 +173,7 @@ class MLP(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Each token by itself."""
         if self.activation == "swiglu":
-            gate_BTF, up_BTF = self.gate_up(x_BTD).chunk(2, dim=-1)
+            gate_BTF, up_BTF = self.gate_up.halves(x_BTD)
             return self.down(F.silu(gate_BTF) * up_BTF)
         up_BTF = self.up(x_BTD)
         return self.down(F.relu(up_BTF) if self.activation == "relu" else F.gelu(up_BTF, approximate="tanh"))
@@ -188,6 +188,12 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """x W^T + b."""
         return F.linear(input, self.weight.to(input.dtype), None if self.bias is None else self.bias.to(input.dtype))
+
+    def halves(self, input: Tensor) -> tuple[Tensor, Tensor]:
+        """The same in two, a product each: of one, backward would join the two gradients by a copy."""
+        first, second = self.weight.to(input.dtype).chunk(2)
+        biases = (None, None) if self.bias is None else self.bias.to(input.dtype).chunk(2)
+        return F.linear(input, first, biases[0]), F.linear(input, second, biases[1])
 
 
 class RMSNorm(nn.Module):
