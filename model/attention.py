@@ -5,7 +5,7 @@ from it once per forward pass (`lay_out`) and shared by all blocks:
 
 | device | kernel |
 |---|---|
-| CPU, up to 512 tokens: few or tiny documents, or compiled | one call with an additive mask of B x T x T floats |
+| CPU, up to 512 tokens: few or tiny documents | one call with an additive mask of B x T x T floats |
 | CPU else; CUDA in fp32 or with dropout | one causal call per document: cost does not grow with T squared |
 | CUDA in bf16 | torch's variable-length flash attention over all documents of the batch end to end |
 
@@ -45,17 +45,11 @@ class Layout:
 
 
 def lay_out(
-    document_starts: DocumentStarts | None,
-    like_BT: Tensor,
-    dtype: torch.dtype,
-    *,
-    drops: bool = False,
-    is_compiled: bool = False,
+    document_starts: DocumentStarts | None, like_BT: Tensor, dtype: torch.dtype, *, drops: bool = False
 ) -> Layout:
     """The layout of a batch of the shape and device of `like_BT`. Without starts each row is one document.
 
     drops: attention weights will be dropped, which the variable-length kernel can't
-    is_compiled: blocks are compiled: one kernel for all batches of a length, since a change of it is compiled anew
     """
     rows, length = like_BT.shape
     starts = [[0]] * rows if document_starts is None else [list(row) or [0] for row in document_starts]
@@ -68,7 +62,7 @@ def lay_out(
         return Layout(positions, boundaries=_boundaries(flat, rows * length).to(like_BT.device))
     are_few = 2 * int(sizes.square().sum()) > rows * length**2
     are_tiny = rows * length < TINY_DOCUMENT * len(sizes)
-    if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK and (are_few or are_tiny or is_compiled):
+    if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK and (are_few or are_tiny):
         allowed = (first[:, :, None] == first[:, None, :]).tril()
         mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill_(allowed.logical_not_(), float("-inf"))
         return Layout(positions, mask_B1TT=mask[:, None])

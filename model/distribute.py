@@ -30,6 +30,9 @@ from model.ranks import Ranks
 from model.transformer import Block, Transformer
 
 Precision = Literal["bf16", "fp32"]
+# Lengths of a recipe x rows of a piece x kernels x with and without gradients. Past its own limit of 8, torch would go
+# on uncompiled and say nothing, and a resumed run, which compiles the later ones alone, would differ in the last bits.
+COMPILED_VARIANTS = 64
 COMPUTE_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -43,7 +46,10 @@ def build_model(
     settings = settings or Settings()
     with torch.device("meta"):
         model = Transformer(config)
-    model.compute_dtype, model.is_compiled = COMPUTE_DTYPES[precision], settings.compile_blocks
+    model.compute_dtype = COMPUTE_DTYPES[precision]
+    if settings.compile_blocks:
+        torch._dynamo.config.recompile_limit = COMPILED_VARIANTS
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
     for block in model.blocks:
         assert isinstance(block, Block)
         block.recompute = settings.recompute

@@ -38,7 +38,6 @@ class Transformer(nn.Module):
         self.config = config
         self.rope_base = config.rope_base
         self.compute_dtype = torch.float32
-        self.is_compiled = False  # block by block
         self.embedding = nn.Embedding(config.vocab_rows, config.width)
         learned = config.positions == "learned"
         self.position_embedding = nn.Embedding(config.max_positions, config.width) if learned else None
@@ -60,7 +59,7 @@ class Transformer(nn.Module):
         config = self.config
         config.check_length(ids_BT.shape[1])
         drops = self.training and config.dropout > 0
-        layout = lay_out(document_starts, ids_BT, self.compute_dtype, drops=drops, is_compiled=self.is_compiled)
+        layout = lay_out(document_starts, ids_BT, self.compute_dtype, drops=drops)
         if config.experts is not None and targets_BT is not None:
             layout = replace(layout, valid_BT=targets_BT != IGNORED)
         x_BTD, turns = self._embed(ids_BT, layout.positions_BT)

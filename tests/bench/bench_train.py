@@ -221,22 +221,27 @@ def test_tokens_per_cpu_second(precision: str, compiled: bool) -> None:
 @pytest.mark.bench
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_experts_beside_a_dense_mlp_of_the_same_flops(precision: torch.dtype) -> None:
-    """8 experts of which a token passes two, each half as wide as the dense MLP; forward and backward."""
-    common: dict[str, Any] = {"num_layers": 1, "width": 512, "num_heads": 4, "vocab_size": 256}
+    """8 experts of which a token passes two, each half as wide as the dense MLP; forward and backward.
+
+    Each round has tokens of its own, as training has: how many of them an expert gets is never the same twice.
+    """
+    common: dict[str, Any] = {"num_layers": 1, "width": WIDTH, "num_heads": HEADS, "vocab_size": VOCABULARY}
     sparse = ModelConfig.model_validate(common | {"mlp_width": INNER, "experts": {"count": 8, "active": 2}})
     dense = ModelConfig.model_validate(common | {"mlp_width": 2 * INNER})
-    x_BTD = torch.randn(ROWS, LENGTH, 512).to(precision).requires_grad_()
     layers: dict[str, nn.Module] = {"experts": Experts(sparse), "dense": MLP(dense)}
+    shape, generator = (3 * ROUNDS + 2, ROWS, LENGTH, WIDTH), torch.Generator().manual_seed(0)
+    tokens = torch.randn(shape, generator=generator).to(precision)
+    batches = {name: iter(tokens) for name in layers}
     for layer in layers.values():
         for parameter in layer.parameters():
             nn.init.normal_(parameter, std=0.02)
 
-    def step(layer: nn.Module) -> None:
-        out = layer(x_BTD)
+    def step(name: str) -> None:
+        out = layers[name](next(batches[name]).detach().requires_grad_())
         (out if isinstance(out, Tensor) else out[0]).sum().backward()
-        layer.zero_grad(set_to_none=True)
+        layers[name].zero_grad(set_to_none=True)
 
-    steps: dict[str, Step] = {name: lambda layer=layer: step(layer) for name, layer in layers.items()}  # type: ignore[misc]
+    steps: dict[str, Step] = {name: lambda name=name: step(name) for name in layers}  # type: ignore[misc]
     seconds = cpu_seconds_of_rounds(steps, 3 * ROUNDS)
     own, dense_own = (median(seconds[name]) * 1e3 for name in ("experts", "dense"))
     ratio = median_ratio(seconds["experts"], seconds["dense"])

@@ -171,3 +171,16 @@ def test_compiled_blocks_agree_share_one_graph_and_keep_their_names(
     assert largest_difference(gradients[1], gradients[0]) <= 1e-5
     assert counters["stats"]["unique_graphs"] == 1
     assert models[0].state_dict().keys() == models[1].state_dict().keys()
+
+
+def test_blocks_of_many_lengths_are_all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch stops at 8 by itself, silently: a run whose length grows would differ from one resumed at a late length."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    config = ModelConfig.of_size("tiny")
+    model = build_model(config, "fp32", torch.device("cpu"), Settings(compile_blocks=True))
+    initialize(model, config, 1)
+    counters.clear()
+    for length in range(8, 18):
+        model(torch.zeros((1, length), dtype=torch.int64))
+    assert counters["stats"]["unique_graphs"] == 10
