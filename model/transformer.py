@@ -141,15 +141,12 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, turns: Turns, layout: Layout) -> Tensor:
         """Mixes each token with the earlier ones of its document."""
-        heads, kv_heads, _ = self.heads
-        qkv_BTNH = self.qkv(x_BTD).unflatten(-1, (-1, self.head_width))
-        qk_BTNH, v_BTKH = qkv_BTNH.split((heads + kv_heads, kv_heads), dim=2)
+        parts = self.qkv.parts(x_BTD, [heads * self.head_width for heads in self.heads])
+        q_BTNH, k_BTKH, v_BTKH = (part.unflatten(-1, (-1, self.head_width)) for part in parts)
         if self.query_norm is not None and self.key_norm is not None:
-            q_BTNH, k_BTKH = qk_BTNH.split((heads, kv_heads), dim=2)
-            qk_BTNH = torch.cat((self.query_norm(q_BTNH), self.key_norm(k_BTKH)), dim=2)
+            q_BTNH, k_BTKH = self.query_norm(q_BTNH), self.key_norm(k_BTKH)
         if turns is not None:
-            qk_BTNH = rotate(qk_BTNH, *turns)
-        q_BTNH, k_BTKH = qk_BTNH.split((heads, kv_heads), dim=2)
+            q_BTNH, k_BTKH = rotate(q_BTNH, *turns), rotate(k_BTKH, *turns)
         dropout = self.dropout if self.training else 0.0
         return self.output(attend(q_BTNH, k_BTKH, v_BTKH, layout, dropout).flatten(2))
 
@@ -172,7 +169,7 @@ class MLP(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Each token by itself."""
         if self.activation == "swiglu":
-            gate_BTF, up_BTF = self.gate_up.halves(x_BTD)
+            gate_BTF, up_BTF = self.gate_up.parts(x_BTD, 2 * [self.down.in_features])
             return self.down(F.silu(gate_BTF) * up_BTF)
         up_BTF = self.up(x_BTD)
         return self.down(F.relu(up_BTF) if self.activation == "relu" else F.gelu(up_BTF, approximate="tanh"))
@@ -188,11 +185,11 @@ class Linear(nn.Linear):
         """x W^T + b."""
         return F.linear(input, self.weight.to(input.dtype), None if self.bias is None else self.bias.to(input.dtype))
 
-    def halves(self, input: Tensor) -> tuple[Tensor, Tensor]:
-        """The same in two, a product each: of one, backward would join the two gradients by a copy."""
-        first, second = self.weight.to(input.dtype).chunk(2)
-        biases = (None, None) if self.bias is None else self.bias.to(input.dtype).chunk(2)
-        return F.linear(input, first, biases[0]), F.linear(input, second, biases[1])
+    def parts(self, input: Tensor, sizes: list[int]) -> list[Tensor]:
+        """The same in parts of these widths, a product each: backward need not join their gradients by a copy."""
+        weights = self.weight.to(input.dtype).split(sizes)
+        biases = [None] * len(sizes) if self.bias is None else self.bias.to(input.dtype).split(sizes)
+        return [F.linear(input, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
 
 class RMSNorm(nn.Module):
