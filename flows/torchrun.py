@@ -15,7 +15,7 @@ import sys
 import typer
 
 from flows.cli_options import Root, RunName
-from flows.display import say_error, say_progress
+from flows.display import say_error, say_progress, show_run
 from flows.prefect_server import quiet_environment
 from tasks.errors import ConfigError, PipelineError
 from tasks.fork import fork_label
@@ -37,7 +37,8 @@ def main(run_name: RunName, root: Root = "./lake") -> None:
             follow()
             return
         storage = Storage(root)
-        train(storage, find_record(storage, run_name))
+        with show_run():
+            train(storage, find_record(storage, run_name))
         dismiss()
     except PipelineError as error:
         say_error(f"error: {error}")

@@ -40,6 +40,7 @@ def test_phases_are_trained_and_the_run_goes_on(
     assert [attempt.state for attempt in record.attempts] == ["completed", "completed"]
     [trained] = record.datasets_of("train")
     assert f"train main: {trained.reference}" in done.stderr
+    assert "train main: fresh start" in done.stderr
     state, after = execute(until_stage="train")
     assert (after.datasets_of("train")[0].reference, after.datasets_of("train")[0].cached) == (trained.reference, True)
     train(Storage(root), record)  # nothing to train, so no other rank is needed
