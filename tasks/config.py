@@ -42,6 +42,7 @@ PATTERNS = {  # what a text must match -> the same in words
 }
 PLAIN_STEP = re.compile(r"[A-Za-z0-9][\w-]*(\.[\w-]+)*")  # of a key's path; others stand in quotes
 OVERRIDES = ("by_source", "by_language")  # fields of other values for the same config; a later one may stand in them
+NAMES_ITS_PLACE = (*(f"{name}." for name in OVERRIDES), "phases[")  # begins with the rest of the path
 MAX_INTEGER = 2**63 - 1  # what JSON readers, Parquet and databases hold
 
 
@@ -128,7 +129,7 @@ def _explain(model: type[BaseModel], details: ErrorDetails) -> str:
         return f"{path}: unknown key; {hint}allowed here: {', '.join(allowed)}"
     if details["type"] == "missing":
         return f"{path}: this key is required"
-    if message.startswith(("by_source.", "by_language.")):
+    if message.startswith(NAMES_ITS_PLACE):
         return f"{path}.{message}" if path else message
     got = details["input"]
     got = json.dumps(got) if got is None or isinstance(got, bool) else repr(got)

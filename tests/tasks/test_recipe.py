@@ -87,8 +87,8 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
         {"train": phases({"schedule": {"lr": 1e-3, "warmup_tokens": 9000}})},
         ["train.phases[0]", "warmup_tokens 9000", "exceeds tokens 8192"],
     ),
-    ({"train": phases({}, {})}, ["phases[1].name 'main' is used twice"]),
-    ({"train": phases({"after": "warm"})}, ["phases[0].after 'warm'", "earlier phase"]),
+    ({"train": phases({}, {})}, ["train.phases[1].name 'main' is used twice"]),
+    ({"train": phases({"after": "warm"})}, ["train.phases[0].after 'warm'", "earlier phase"]),
     ({"train": phases({"after": {"run": "20260101", "stp": 5}})}, ["phases[0].after.stp: unknown key", "'step'"]),
     (
         {"train": phases({"rope_base": 5e5}), "model": {"size": "tiny", "positions": "sinusoidal"}},
