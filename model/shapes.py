@@ -9,6 +9,8 @@
 | gpt2 | learned positions, LayerNorm, GELU or ReLU, as many key-value heads as heads, tied, biases |
 """
 
+import json
+
 from model.architecture import ModelConfig
 
 # Shape -> field -> the values that it has a place for
@@ -45,10 +47,14 @@ def shape_of(config: ModelConfig) -> str:
 def _faults(config: ModelConfig, needs: Needs) -> list[str]:
     values = _values(config)
     return [
-        f"{field} {' or '.join(map(str, wanted))}, not {values[field]}"
+        f"{field} = {' or '.join(map(_as_yaml, wanted))}, not {_as_yaml(values[field])}"
         for field, wanted in needs.items()
         if field in values and values[field] not in wanted
     ]
+
+
+def _as_yaml(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _values(config: ModelConfig) -> dict[str, object]:

@@ -162,8 +162,7 @@ def settings_from_environment() -> Settings:
     except (yaml.YAMLError, ValidationError) as error:
         faults = explain(Settings, error) if isinstance(error, ValidationError) else [str(error)]
         told = "; ".join(fault.removeprefix("recipe: ") for fault in faults)
-        fields = ", ".join(Settings.model_fields)
-        raise ConfigError(f"{SETTINGS_VARIABLE}={text!r}: {told}; a mapping of {fields}") from error
+        raise ConfigError(f"{SETTINGS_VARIABLE}={text!r}: {told}") from error
 
 
 def placed(settings: Settings, config: PhaseRun, cpus: int, gpus: int) -> Settings:

@@ -30,15 +30,15 @@ def test_the_config_decides_the_shape(shape: str, fields: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"norm": "layer"}, "llama, needs norm rms, not layer"),
-        ({"biases": True}, "llama, needs biases False, not True"),
-        ({"activation": "gelu", "qk_norm": True}, "qwen3, needs activation swiglu, not gelu"),
-        ({"experts": EXPERTS | {"bias_rate": 1e-3}}, "mixtral, needs experts.bias_rate 0.0, not 0.001"),
-        (GPT2 | {"tie_embeddings": False}, "gpt2, needs tie_embeddings True, not False"),
-        (GPT2 | {"head_width": 32}, "gpt2, needs head_width width / num_heads, not 32"),
+        ({"norm": "layer"}, "llama, needs norm = rms, not layer"),
+        ({"biases": True}, "llama, needs biases = false, not true"),
+        ({"activation": "gelu", "qk_norm": True}, "qwen3, needs activation = swiglu, not gelu"),
+        ({"experts": EXPERTS | {"bias_rate": 1e-3}}, "mixtral, needs experts.bias_rate = 0.0, not 0.001"),
+        (GPT2 | {"tie_embeddings": False}, "gpt2, needs tie_embeddings = true, not false"),
+        (GPT2 | {"head_width": 32}, "gpt2, needs head_width = width / num_heads, not 32"),
         (
             GPT2 | {"num_kv_heads": 1, "biases": False},
-            "needs biases True, not False; num_kv_heads num_heads, not 1",
+            "needs biases = true, not false; num_kv_heads = num_heads, not 1",
         ),
     ],
 )

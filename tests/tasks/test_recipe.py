@@ -66,15 +66,15 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [  # sections, what the message 
     ),
     (
         {"model": {"size": "tiny", "positions": "sinusoidal"}},
-        ["model can't be exported", "the nearest, llama, needs positions rope, not sinusoidal", "export.enabled"],
+        ["model can't be exported", "the nearest, llama, needs positions = rope, not sinusoidal", "export.enabled"],
     ),
     (
         {"model": {"size": "tiny", "experts": {"count": 4, "active": 2, "bias_rate": 1e-3}}},
-        ["model can't be exported", "the nearest, mixtral, needs experts.bias_rate 0.0, not 0.001"],
+        ["model can't be exported", "the nearest, mixtral, needs experts.bias_rate = 0.0, not 0.001"],
     ),
     (
         {"model": {"size": "tiny", "positions": "learned", "norm": "layer", "activation": "gelu", "biases": True}},
-        ["the nearest, gpt2, needs num_kv_heads num_heads, not 2"],
+        ["the nearest, gpt2, needs num_kv_heads = num_heads, not 2"],
     ),
     ({"model": {"size": "tiny", "dropout": -0.1}}, ["model.dropout", "greater than or equal to 0", "-0.1"]),
     ({"vocabulary": {"size": 5000}}, ["model.vocab_size 512", "vocabulary.size 5000"]),

@@ -438,12 +438,13 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert settings_from_environment() == Settings()
     monkeypatch.setenv("BASEMILL_TRAIN", "{ranks: 4, micro_batch_rows: 2}")
     assert settings_from_environment() == Settings(ranks=4, micro_batch_rows=2)
-    for wrong in ("{rankz: 4}", "[1", "{ranks: 0}", "3"):
-        monkeypatch.setenv("BASEMILL_TRAIN", wrong)
-        with pytest.raises(ConfigError, match=r"(?s)BASEMILL_TRAIN=.*a mapping of micro_batch_rows"):
+    wrong = {"{rankz: 4}": "rankz: unknown key; did you mean 'ranks'.*allowed.*threads", "[1": "expected ',' or ']'"}
+    for text, told in (wrong | {"3": "Input should be a mapping"}).items():
+        monkeypatch.setenv("BASEMILL_TRAIN", text)
+        with pytest.raises(ConfigError, match=rf"(?s)BASEMILL_TRAIN=.*{told}"):
             settings_from_environment()
     monkeypatch.setenv("BASEMILL_TRAIN", "{ranks: 0}")
-    with pytest.raises(ConfigError, match=r"'\{ranks: 0\}': ranks: Input should be .* equal to 1 \(got 0\);"):
+    with pytest.raises(ConfigError, match=r"'\{ranks: 0\}': ranks: Input should be .* equal to 1 \(got 0\)$"):
         settings_from_environment()
 
 
