@@ -5,6 +5,7 @@ from it once per forward pass (`lay_out`) and shared by all blocks:
 
 | device | kernel |
 |---|---|
+| CPU, CUDA in fp32 or with dropout: each row one document | one causal call |
 | CPU, up to 512 tokens: few or tiny documents | one call with an additive mask of B x T x T floats |
 | CPU else; CUDA in fp32 or with dropout | one causal call per document: cost does not grow with T squared |
 | CUDA in bf16 | torch's variable-length flash attention over all documents of the batch end to end |
@@ -35,10 +36,11 @@ DocumentStarts = Sequence[Sequence[int]]  # per row: ascending positions, the fi
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the documents of a batch lie, as the chosen kernel wants it; exactly one of the last three is set."""
+    """Where the documents of a batch lie, as the chosen kernel wants it; exactly one of the last four is set."""
 
     positions_BT: Tensor
     valid_BT: Tensor | None = None  # tokens that count in the losses of a router; None: all
+    is_row_each: bool = False
     mask_B1TT: Tensor | None = None
     document_lengths: list[int] | None = None
     boundaries: Tensor | None = None
@@ -60,6 +62,8 @@ def lay_out(
     positions = (torch.arange(rows * length).view(rows, length) - first).to(like_BT.device)
     if like_BT.device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and not drops:
         return Layout(positions, boundaries=_boundaries(flat, rows * length).to(like_BT.device))
+    if len(sizes) == rows:
+        return Layout(positions, is_row_each=True)
     are_few = 2 * int(sizes.square().sum()) > rows * length**2
     are_tiny = rows * length < TINY_DOCUMENT * len(sizes)
     if like_BT.device.type == "cpu" and length <= LONGEST_DENSE_MASK and (are_few or are_tiny):
@@ -76,10 +80,11 @@ def attend(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, layout: Layout, dropo
     """
     if layout.boundaries is not None:
         return _attend_varlen(q_BTNH, k_BTKH, v_BTKH, layout.boundaries)
-    if layout.mask_B1TT is None:
+    if layout.mask_B1TT is None and not layout.is_row_each:
         return _attend_each_document(q_BTNH, k_BTKH, v_BTKH, layout, dropout)
     q, k, v = (x.transpose(1, 2) for x in (q_BTNH, k_BTKH, v_BTKH))
-    return F.scaled_dot_product_attention(q, k, v, layout.mask_B1TT, dropout, enable_gqa=True).transpose(1, 2)
+    out = F.scaled_dot_product_attention(q, k, v, layout.mask_B1TT, dropout, layout.is_row_each, enable_gqa=True)
+    return out.transpose(1, 2)
 
 
 def _attend_varlen(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, boundaries: Tensor) -> Tensor:

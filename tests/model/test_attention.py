@@ -67,9 +67,9 @@ def test_several_documents_are_attended_to_one_by_one_and_tiny_ones_together() -
 
 
 def test_no_starts_is_one_document_per_row() -> None:
-    layout = lay_out(None, batch(600), torch.float32)
-    assert layout.document_lengths == [600, 600]
-    assert lay_out([[], [0]], batch(600), torch.float32).document_lengths == [600, 600]
+    assert lay_out(None, batch(600), torch.float32).is_row_each
+    assert lay_out([[], [0]], batch(600), torch.float32).is_row_each
+    assert not lay_out([[0, 300], [0]], batch(600), torch.float32).is_row_each
 
 
 @pytest.mark.parametrize("starts", [[[0]], [[1], [0]], [[0, 5, 5], [0]], [[0, 9], [0]], [[0, 5, 3], [0]]])
@@ -78,15 +78,16 @@ def test_wrong_starts_are_refused(starts: list[list[int]]) -> None:
         lay_out(starts, batch(9), torch.float32)
 
 
+@pytest.mark.parametrize("starts", [STARTS, [[0], [0]]], ids=["several documents", "one a row"])
 @pytest.mark.parametrize(
     ("length", "dtype", "tolerance"),
     [(64, torch.float32, 1e-6), (600, torch.float32, 1e-6), (64, torch.bfloat16, 2e-2), (600, torch.bfloat16, 2e-2)],
 )
-def test_equals_plain_attention(length: int, dtype: torch.dtype, tolerance: float) -> None:
+def test_equals_plain_attention(length: int, dtype: torch.dtype, tolerance: float, starts: list[list[int]]) -> None:
     q, k, v = projections(length, dtype)
-    out = attend(q, k, v, lay_out(STARTS, batch(length), dtype))
+    out = attend(q, k, v, lay_out(starts, batch(length), dtype))
     assert out.dtype == dtype
-    torch.testing.assert_close(out.double(), plain_attention(q, k, v, STARTS), rtol=0, atol=tolerance)
+    torch.testing.assert_close(out.double(), plain_attention(q, k, v, starts), rtol=0, atol=tolerance)
 
 
 def test_both_cpu_paths_agree_in_gradients() -> None:

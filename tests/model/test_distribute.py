@@ -184,3 +184,18 @@ def test_blocks_of_many_lengths_are_all_compiled(monkeypatch: pytest.MonkeyPatch
     for length in range(8, 18):
         model(torch.zeros((1, length), dtype=torch.int64))
     assert counters["stats"]["unique_graphs"] == 10
+
+
+def test_documents_that_vary_compile_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    config = ModelConfig.of_size("tiny")
+    model = build_model(config, "fp32", torch.device("cpu"), Settings(compile_blocks=True))
+    initialize(model, config, 1)
+    counted = []
+    for first in (16, 20, 24, 28):
+        counters.clear()
+        model(torch.zeros((1, 64), dtype=torch.int64), [[0, first, 32, 40]])
+        counted.append(counters["stats"]["unique_graphs"])
+    assert counted[0] > 0
+    assert counted[1:] == [0, 0, 0]
