@@ -178,9 +178,9 @@ def _places(order_M: Tensor, counts: list[int], gates_LK: Tensor) -> tuple[Tenso
     filled up to a multiple, batches share a few numbers. Rows without a copy hold the first copy, with a gate of 0.
     """
     filled = [-(-count // ROW_MULTIPLE) * ROW_MULTIPLE for count in counts]
-    counts_E, filled_E = torch.tensor(counts), torch.tensor(filled)
-    shifts_E = (filled_E - counts_E).cumsum(0) - (filled_E - counts_E)
-    rows_M = torch.arange(len(order_M)) + shifts_E.repeat_interleave(counts_E)
+    counts_E, spare_E = order_M.new_tensor(counts), order_M.new_tensor(filled) - order_M.new_tensor(counts)
+    shifts_M = (spare_E.cumsum(0) - spare_E).repeat_interleave(counts_E, output_size=len(order_M))
+    rows_M = torch.arange(len(order_M), device=order_M.device) + shifts_M
     copies_P = order_M.new_zeros(sum(filled)).scatter_(0, rows_M, order_M)
     return torch.empty_like(order_M).scatter_(0, order_M, rows_M).view_as(gates_LK), copies_P, filled
 

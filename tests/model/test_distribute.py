@@ -15,6 +15,7 @@ from model.distribute import build_model, check_sums
 from model.initialization import initialize
 from model.job import Settings
 from model.ranks import Ranks
+from model.transformer import Transformer
 from tests.model.conftest import RankProcesses
 
 WORKER = Path(__file__).with_name("distribute_worker.py")
@@ -173,29 +174,30 @@ def test_compiled_blocks_agree_share_one_graph_and_keep_their_names(
     assert models[0].state_dict().keys() == models[1].state_dict().keys()
 
 
-def test_blocks_of_many_lengths_are_all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch stops at 8 by itself, silently: a run whose length grows would differ from one resumed at a late length."""
+@pytest.fixture
+def compiled_model(monkeypatch: pytest.MonkeyPatch) -> Transformer:
+    """Without a C++ compiler's work: what torch compiles anew is the same with either backend."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
     config = ModelConfig.of_size("tiny")
     model = build_model(config, "fp32", torch.device("cpu"), Settings(compile_blocks=True))
     initialize(model, config, 1)
+    return model
+
+
+def test_blocks_of_many_lengths_are_all_compiled(compiled_model: Transformer) -> None:
+    """torch stops at 8 by itself, silently: a run whose length grows would differ from one resumed at a late length."""
     counters.clear()
     for length in range(8, 18):
-        model(torch.zeros((1, length), dtype=torch.int64))
+        compiled_model(torch.zeros((1, length), dtype=torch.int64))
     assert counters["stats"]["unique_graphs"] == 10
 
 
-def test_documents_that_vary_compile_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    torch._dynamo.reset()
-    config = ModelConfig.of_size("tiny")
-    model = build_model(config, "fp32", torch.device("cpu"), Settings(compile_blocks=True))
-    initialize(model, config, 1)
+def test_documents_that_vary_compile_nothing_anew(compiled_model: Transformer) -> None:
     counted = []
     for first in (16, 20, 24, 28):
         counters.clear()
-        model(torch.zeros((1, 64), dtype=torch.int64), [[0, first, 32, 40]])
+        compiled_model(torch.zeros((1, 64), dtype=torch.int64), [[0, first, 32, 40]])
         counted.append(counters["stats"]["unique_graphs"])
     assert counted[0] > 0
     assert counted[1:] == [0, 0, 0]

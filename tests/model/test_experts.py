@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.architecture import ModelConfig
-from model.experts import Experts, grouped_products, loop, update_router_biases
+from model.experts import ROW_MULTIPLE, Experts, _places, grouped_products, loop, update_router_biases
 from model.initialization import initialize
 from model.transformer import Transformer
 
@@ -68,6 +68,22 @@ def test_an_expert_without_tokens_has_a_gradient_of_zeros() -> None:
     assert routing.loads_E.tolist() == [0, 0, 18, 0]  # all of them: none is dropped, whatever the load
     assert layer.down.grad is not None
     assert [bool(grad.any()) for grad in layer.down.grad] == [False, False, True, False]
+
+
+def test_each_copy_has_a_row_of_its_expert_and_the_rest_holds_the_first_copy() -> None:
+    order_M, counts = torch.tensor([5, 0, 2, 1, 3, 4]), [1, 0, 5]
+    places_LK, copies_P, filled = _places(order_M, counts, torch.zeros((3, 2)))
+    assert filled == [ROW_MULTIPLE, 0, ROW_MULTIPLE]
+    assert places_LK.flatten()[order_M].tolist() == [0, *range(ROW_MULTIPLE, ROW_MULTIPLE + 5)]
+    assert copies_P[places_LK.flatten()].tolist() == [0, 1, 2, 3, 4, 5]
+    assert int(copies_P.sum()) == sum(range(6))
+
+
+def test_places_stay_on_the_device_of_the_tokens() -> None:
+    """The loop runs on CUDA, too, where the grouped product does not fit."""
+    order_M, gates_LK = torch.arange(6, device="meta"), torch.zeros((3, 2), device="meta")
+    places_LK, copies_P, _ = _places(order_M, [4, 2], gates_LK)
+    assert {places_LK.device.type, copies_P.device.type} == {"meta"}
 
 
 def test_ties_go_to_the_smaller_index() -> None:
