@@ -138,18 +138,20 @@ class _Loop(torch.autograd.Function):
         places_LK, copies_P, ctx.counts = _places(order_M, counts, gates_LK)
         x_PD = x_LD.index_select(0, copies_P // gates_LK.shape[1])
         gate_up_PF = x_LD.new_empty(len(x_PD), gate_up_EDF.shape[2])
-        silu_PF, y_PD = x_LD.new_empty(len(x_PD), down_EFD.shape[1]), torch.empty_like(x_PD)
-        pieces = (tensor.split(ctx.counts) for tensor in (x_PD, gate_up_PF, silu_PF, y_PD))
-        for x, gate_up, silu, y, gate_up_weight, down in zip(*pieces, gate_up_EDF, down_EFD, strict=True):
+        silu_PF, h_PF = x_LD.new_empty(2, len(x_PD), down_EFD.shape[1])
+        y_PD = torch.empty_like(x_PD)
+        pieces = (tensor.split(ctx.counts) for tensor in (x_PD, gate_up_PF, silu_PF, h_PF, y_PD))
+        for x, gate_up, silu, h, y, gate_up_weight, down in zip(*pieces, gate_up_EDF, down_EFD, strict=True):
             torch.mm(x, gate_up_weight, out=gate_up)
-            torch.mm(_swiglu(gate_up, silu), down, out=y)
+            _swiglu(gate_up, silu, h)
+            torch.mm(h, down, out=y)
         routes = gates_LK, places_LK, copies_P
-        ctx.save_for_backward(*routes, gate_up_EDF, down_EFD, x_PD, gate_up_PF, silu_PF, y_PD)
+        ctx.save_for_backward(*routes, gate_up_EDF, down_EFD, x_PD, gate_up_PF, silu_PF, h_PF, y_PD)
         return F.embedding_bag(places_LK, y_PD, mode="sum", per_sample_weights=gates_LK)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        gates_LK, places_LK, copies_P, gate_up_EDF, down_EFD, x_PD, gate_up_PF, silu_PF, y_PD = ctx.saved_tensors
+        gates_LK, places_LK, copies_P, gate_up_EDF, down_EFD, x_PD, gate_up_PF, *activations, y_PD = ctx.saved_tensors
         gates_P = torch.zeros_like(y_PD[:, 0]).scatter_(0, places_LK.flatten(), gates_LK.flatten())
         grad_y_PD = grads[0].index_select(0, copies_P // gates_LK.shape[1])
         grad_gates_LK = (grad_y_PD * y_PD).sum(1).index_select(0, places_LK.flatten()).view_as(gates_LK)
@@ -159,12 +161,12 @@ class _Loop(torch.autograd.Function):
             torch.empty_like(weight, dtype=dtype)
             for weight, dtype in zip((gate_up_EDF, down_EFD), ctx.weight_dtypes, strict=True)
         ]
-        rows = x_PD, gate_up_PF, silu_PF, grad_y_PD, grad_x_PD
+        rows = x_PD, gate_up_PF, *activations, grad_y_PD, grad_x_PD
         pieces = (tensor.split(ctx.counts) for tensor in rows)
-        for x, gate_up, silu, grad_y, grad_x, gate_up_weight, down, *grad_weight in zip(
+        for x, gate_up, silu, h, grad_y, grad_x, gate_up_weight, down, *grad_weight in zip(
             *pieces, gate_up_EDF, down_EFD, *grad_weights, strict=True
         ):
-            h, grad_gate_up = _swiglu_backward(gate_up, silu, grad_y @ down.T)
+            grad_gate_up = _swiglu_backward(gate_up, silu, grad_y @ down.T)
             _multiply(x.T, grad_gate_up, grad_weight[0])
             _multiply(h.T, grad_y, grad_weight[1])
             torch.mm(grad_gate_up, gate_up_weight.T, out=grad_x)
@@ -185,23 +187,22 @@ def _places(order_M: Tensor, counts: list[int], gates_LK: Tensor) -> tuple[Tenso
     return torch.empty_like(order_M).scatter_(0, order_M, rows_M).view_as(gates_LK), copies_P, filled
 
 
-def _swiglu(gate_up_MF: Tensor, silu_MF: Tensor) -> Tensor:
-    h_MF = torch.empty_like(silu_MF)
+def _swiglu(gate_up_MF: Tensor, silu_MF: Tensor, h_MF: Tensor) -> None:
+    """Writes silu(gate) and silu(gate) * up."""
     for gate_up, silu, h in _rows_in_cache(gate_up_MF, silu_MF, h_MF):
         gate, up = gate_up.chunk(2, dim=-1)
         torch.mul(torch.ops.aten.silu.out(gate, out=silu), up, out=h)
-    return h_MF
 
 
-def _swiglu_backward(gate_up_MF: Tensor, silu_MF: Tensor, grad_h_MF: Tensor) -> tuple[Tensor, Tensor]:
-    h_MF, grad_gate_up_MF = torch.empty_like(silu_MF), torch.empty_like(gate_up_MF)
-    for gate_up, silu, grad_h, h, grad_gate_up in _rows_in_cache(gate_up_MF, silu_MF, grad_h_MF, h_MF, grad_gate_up_MF):
+def _swiglu_backward(gate_up_MF: Tensor, silu_MF: Tensor, grad_h_MF: Tensor) -> Tensor:
+    """The gradient of gate and up side by side; grad_h_MF is written over."""
+    grad_gate_up_MF = torch.empty_like(gate_up_MF)
+    for gate_up, silu, grad_h, grad_gate_up in _rows_in_cache(gate_up_MF, silu_MF, grad_h_MF, grad_gate_up_MF):
         gate, up = gate_up.chunk(2, dim=-1)
         grad_gate, grad_up = grad_gate_up.chunk(2, dim=-1)
-        torch.mul(silu, up, out=h)
         torch.mul(grad_h, silu, out=grad_up)
         torch.ops.aten.silu_backward.grad_input(grad_h.mul_(up), gate, grad_input=grad_gate)
-    return h_MF, grad_gate_up_MF
+    return grad_gate_up_MF
 
 
 def _multiply(rows_IM: Tensor, grad_MO: Tensor, out_IO: Tensor) -> None:
@@ -224,7 +225,7 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (gate_up_MF,) = ctx.saved_tensors
-        return _swiglu_backward(gate_up_MF, F.silu(gate_up_MF.chunk(2, dim=-1)[0]), grads[0])[1]
+        return _swiglu_backward(gate_up_MF, F.silu(gate_up_MF.chunk(2, dim=-1)[0]), grads[0])
 
 
 class _Spread(torch.autograd.Function):

@@ -59,16 +59,27 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         nll_L, z_L = torch.zeros(2, len(x_LD), dtype=torch.float32, device=x_LD.device)
         grad_x_LD = torch.empty_like(x_LD) if wants_gradient else None
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if wants_gradient else None
-        step = max(1, CHUNK_LOGITS[x_LD.device.type] // len(weight_VD))
+        step = max(1, min(len(x_LD), CHUNK_LOGITS[x_LD.device.type] // len(weight_VD)))
+        # Written anew by each chunk: memory of its own for each would cost more than what is computed in it
+        product_CV, product_VD = (
+            x_LD.new_empty(step, len(weight_VD)),
+            torch.empty_like(weight_VD) if wants_gradient else None,
+        )
+        fp32_CV = product_CV.float()
         for chunk in (slice(start, start + step) for start in range(0, len(x_LD), step)):
-            logits_CV = (x_LD[chunk] @ weight_VD.T).float()
+            x_CD = x_LD[chunk]
+            out_CV, logits_CV = product_CV[: len(x_CD)], fp32_CV[: len(x_CD)]
+            torch.mm(x_CD, weight_VD.T, out=out_CV)
+            if fp32_CV is not product_CV:
+                logits_CV.copy_(out_CV)
             if vocab_size is not None:
                 logits_CV[:, vocab_size:] = float("-inf")
-            grad_logits_CV = _chunk(logits_CV, targets_L[chunk], z_weight, (nll_L[chunk], z_L[chunk]))
+            _losses_to_gradient(logits_CV, targets_L[chunk], z_weight, (nll_L[chunk], z_L[chunk]))
             if grad_x_LD is not None and grad_weight_VD is not None:
-                grad_logits_CV = grad_logits_CV.to(x_LD.dtype)
-                torch.mm(grad_logits_CV, weight_VD, out=grad_x_LD[chunk])
-                grad_weight_VD += grad_logits_CV.T @ x_LD[chunk]
+                if fp32_CV is not product_CV:
+                    out_CV.copy_(logits_CV)
+                torch.mm(out_CV, weight_VD, out=grad_x_LD[chunk])
+                grad_weight_VD += torch.mm(out_CV.T, x_CD, out=product_VD)
         if wants_gradient:
             ctx.save_for_backward(grad_x_LD, grad_weight_VD)
         ctx.weight_dtype = weight_VD.dtype
@@ -83,8 +94,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return *grads_of_inputs, None, None, None, None
 
 
-def _chunk(logits_CV: Tensor, targets_C: Tensor, z_weight: float, out: tuple[Tensor, Tensor]) -> Tensor:
-    """Writes nll and z of a chunk into `out`; returns d objective / d logits. One exponential per logit, in place."""
+def _losses_to_gradient(logits_CV: Tensor, targets_C: Tensor, z_weight: float, out: tuple[Tensor, Tensor]) -> None:
+    """Writes nll and z of a chunk into `out`, d objective / d logits over the logits. One exponential per logit."""
     valid_C = targets_C != IGNORED
     wanted_C1 = targets_C.where(valid_C, 0)[:, None]
     wanted_logits_C = logits_CV.gather(1, wanted_C1)[:, 0]
@@ -97,4 +108,4 @@ def _chunk(logits_CV: Tensor, targets_C: Tensor, z_weight: float, out: tuple[Ten
     z_C.copy_(torch.where(valid_C, logsumexp_C.square(), 0.0))
     softmax_weight_C = torch.where(valid_C, (1 + 2 * z_weight * logsumexp_C) / sum_C, 0.0)
     grad_CV = exp_CV.mul_(softmax_weight_C[:, None])
-    return grad_CV.scatter_add_(1, wanted_C1, -valid_C.to(grad_CV.dtype)[:, None])
+    grad_CV.scatter_add_(1, wanted_C1, -valid_C.to(grad_CV.dtype)[:, None])
