@@ -89,8 +89,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_x_LD, grad_weight_VD = ctx.saved_tensors
-        scale = grads[0]
-        grads_of_inputs = (grad_x_LD * scale.to(grad_x_LD.dtype)), (grad_weight_VD * scale).to(ctx.weight_dtype)
+        scale = grads[0]  # in place: a second backward through the same losses is refused by torch
+        grads_of_inputs = grad_x_LD.mul_(scale.to(grad_x_LD.dtype)), grad_weight_VD.mul_(scale).to(ctx.weight_dtype)
         return *grads_of_inputs, None, None, None, None
 
 
