@@ -11,7 +11,7 @@ import math
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from model.architecture import TRAINING_OF_SIZE
 
@@ -156,7 +156,7 @@ class PhaseConfig(BaseModel, frozen=True, extra="forbid", strict=True):
 
     @field_validator("batch")
     @classmethod
-    def _check_batch(cls, batch: tuple[BatchStep, ...]) -> tuple[BatchStep, ...]:
+    def _check_batch(cls, batch: tuple[BatchStep, ...], info: ValidationInfo) -> tuple[BatchStep, ...]:
         if not batch or batch[0].from_tokens != 0:
             raise ValueError("the ramp must begin with from_tokens 0")
         for before, after in pairwise(batch):
@@ -165,6 +165,7 @@ class PhaseConfig(BaseModel, frozen=True, extra="forbid", strict=True):
                     f"{after.rows} rows from {after.from_tokens} tokens on, after {before.rows} from "
                     f"{before.from_tokens}: tokens must rise and rows must not fall"
                 )
+        _check_reached([(step.from_tokens, step.rows) for step in batch], info.data.get("tokens", math.inf))
         return batch
 
     @field_validator("weights")
@@ -247,6 +248,7 @@ def spread_lengths(phase: dict[str, Any]) -> list[dict[str, Any]]:
             f"stays below the phase's {tokens} tokens"
         )
     ramp, start = _ramp(phase.get("batch")), _number(schedule.get("from_tokens", 0))
+    _check_reached(ramp, tokens)
     shared = {"horizon_tokens": start + tokens} | schedule
     if schedule.get("lr_batch_rule") == "sqrt" and ramp:
         shared = {"lr_batch_tokens": ramp[0][1] * begins[0][1]} | shared
@@ -287,6 +289,16 @@ def _ramp(batch: object) -> list[tuple[int, int]]:
     given = {0: batch} if isinstance(batch, int) else batch
     steps = given.items() if isinstance(given, dict) else ()
     return sorted((_number(at, is_key=True), _number(rows)) for at, rows in steps)
+
+
+def _check_reached(ramp: list[tuple[int, int]], tokens: float) -> None:
+    """Raises ValueError when a step of a ramp lies beyond the phase."""
+    for at, rows in ramp:
+        if at >= tokens:
+            raise ValueError(
+                f"batch of {rows} rows from {at} tokens on is never reached: the phase has {tokens}; "
+                f"begin it at {tokens - 1} at most, or leave it out"
+            )
 
 
 def _number(given: Any, *, is_key: bool = False) -> int:
