@@ -56,6 +56,11 @@ class StabilityConfig(BaseModel, frozen=True, extra="forbid", strict=True):
     def _check_windows(self) -> Self:
         if self.min_window_steps > self.window_steps:
             raise ValueError(f"min_window_steps {self.min_window_steps} exceeds window_steps {self.window_steps}")
+        if self.max_bad_steps >= self.recent_steps:
+            raise ValueError(
+                f"max_bad_steps {self.max_bad_steps} is never exceeded within recent_steps {self.recent_steps}, so "
+                f"that training could not roll back; give at most {self.recent_steps - 1}"
+            )
         return self
 
 

@@ -40,7 +40,7 @@ WRONG = {  # what is wrong -> (options of the command, environment, words of the
     "vocabulary": ("vocabulary.size=255", {}, "vocabulary: size 255: at least 259"),
     "sequence length": ("train.phases.0.sequence_length=0", {}, "train.phases[0].sequence_length"),
     "language": (LANGUAGE, {}, "select.language.keep: language code 'xx' does not exist; use ISO 639"),
-    "ramp": ("train.phases.0.batch={0: 4, 1e9: 8}", {}, "train.phases[0].batch: batch of 8 rows from 1000000000 tokens"),
+    "ramp": ("train.phases.0.batch={0: 4, 1e9: 8}", {}, "train.phases[0].batch: batch of 8 rows from 1000000000"),
     "heads": ("model.num_heads=7", {}, "model: width 64 must be divisible by num_heads 7"),
     "ranks": ("name=tiny", {"BASEMILL_TRAIN": "{ranks: 3}"}, "batch of 4 rows is not divisible by 3 ranks"),
     "copies": ("name=tiny", {"BASEMILL_TRAIN": "{ranks: 4, shard_ranks: 3}"}, "shard_ranks 3 does not divide 4 ranks"),

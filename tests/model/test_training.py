@@ -24,7 +24,7 @@ def job(store: Storage, make_pack: Any, tmp_path: Path) -> Job:
         "name": "main", "tokens": 2560, "weights": {"web": 1}, "batch": 2, "sequence_length": 32, "schedule": {"lr": 1},
     }  # fmt: skip
     model = ModelConfig.of_size("tiny", width=32, mlp_width=64, vocab_size=256)
-    stability = {"checkpoint_steps": 2, "distance_steps": 1, "recent_steps": 1}
+    stability = {"checkpoint_steps": 2, "distance_steps": 1, "recent_steps": 1, "max_bad_steps": 0}
     run = PhaseRun.model_validate({"model": model, "phase": phase, "precision": "fp32", "stability": stability})
     settings = Settings(threads=1, keep_checkpoints=1)
     return Job(run, (make_pack("web", [90]),), store, "train/x", "a1", str(tmp_path), settings)

@@ -166,9 +166,11 @@ TOGETHER = {  # values of which each alone would do
     "select.code={min_lines: 9, max_lines: 8}": "select.code: min_lines 9 is above max_lines 8",
     "select.c4.min_sentences=.inf": "select.c4.min_sentences: inf",
     "train.phases.0.batch={0: 4, 4096: '8'}": "train.phases[0].batch: '8' is no whole number, 0 or more",
-    "train.phases.0.batch={0: 4, 9000: 8}": "train.phases[0].batch: batch of 8 rows from 9000 tokens on is never reached: "
-    "the phase has 8192; begin it at 8191 at most",
-    "train.phases.0={sequence_length: {0: 32, 4096: 64}, batch: {0: 4, 9000: 8}}": "train.phases[0]: batch of 8 rows from",
+    "train.phases.0.batch={0: 4, 9000: 8}": "train.phases[0].batch: batch of 8 rows from 9000 tokens on is never "
+    "reached: the phase has 8192; begin it at 8191 at most",
+    "train.phases.0={sequence_length: {0: 32, 4096: 64}, batch: {0: 4, 9000: 8}}": "train.phases[0]: batch of 8 rows",
+    "train.stability.max_bad_steps=10": "train.stability: max_bad_steps 10 is never exceeded within recent_steps 10",
+    "train.stability.recent_steps=3": "recent_steps 3, so that training could not roll back; give at most 2",
     "train.optimizer.betas=[0.9, 0.95, 0.99]": "train.optimizer.betas: List should have at most 2 items",
     "train.phases.0.batch=true": "train.phases[0].batch: True is no whole number, 0 or more (got true)",
     "mix.buckets={signal: language_score, edges: [1.5]}": "edges [1.5]: language_score is 0 to 1, so that a bucket",
