@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Field, JsonValue, Strict, ValidationError
@@ -68,6 +69,22 @@ def merge(values: dict[str, JsonValue], over: dict[str, JsonValue]) -> dict[str,
         else:
             merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
+
+
+def check_places(values: Any, keys: Sequence[str]) -> None:
+    """Raises ConfigError where the path to a value goes through a place that a list does not have."""
+    for length, key in enumerate(keys):
+        if isinstance(values, list):
+            values = {str(place): item for place, item in enumerate(values)}
+            if key not in values:
+                known = ", ".join(map(_shown_place, values.items())) or "nothing; give it as a whole"
+                raise ConfigError(f"{'.'.join(keys[:length])}: a list without a place {key!r}; it holds {known}")
+        values = values.get(key) if isinstance(values, dict) else None
+
+
+def _shown_place(place_item: tuple[str, Any]) -> str:
+    place, item = place_item
+    return f"{place} ({item['name']})" if isinstance(item, dict) and "name" in item else place
 
 
 def check_by_source(config: Config) -> Config:

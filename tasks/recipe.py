@@ -18,7 +18,7 @@ from model.phases import fill_in_phases
 from model.shapes import shape_of
 from tasks.classifiers.settings import ClassifiersConfig
 from tasks.cluster_sizes import CLUSTER_SIZE
-from tasks.config import canonical_json, explain, for_source, merge
+from tasks.config import canonical_json, check_places, explain, for_source, merge
 from tasks.decontaminate import DecontaminateConfig
 from tasks.dedup_exact import ExactDedupConfig
 from tasks.dedup_near import NearDedupConfig
@@ -201,7 +201,7 @@ class Recipe(BaseModel, frozen=True, extra="forbid", strict=True):
         """A recipe file with `key.path=value` overrides laid over it. Raises ConfigError."""
         values = read_yaml(recipe_path(path))
         for override in overrides:
-            values = merge(values, parse_override(override))
+            values = with_override(values, override)
         _check_texts(values)
         return cls.parse(_with_imported_model(_resolve_paths(values, recipe_path(path).parent)))
 
@@ -228,13 +228,20 @@ def read_yaml(path: Path) -> dict[str, JsonValue]:
     return values
 
 
+def with_override(values: dict[str, JsonValue], override: str) -> dict[str, JsonValue]:
+    """Values with `key.path=value` laid over them. Raises ConfigError, also for a place that a list does not have."""
+    parsed = parse_override(override)
+    check_places(values, _keys_of(override))
+    return merge(values, parsed)
+
+
 def parse_override(override: str) -> dict[str, JsonValue]:
     """`a.b.c=value` as a nested mapping; the value is read as YAML. `a[0].b`, as errors write it, is `a.0.b`.
 
     Raises ConfigError.
     """
-    path, equals, value = override.partition("=")
-    keys = re.sub(r"\[(\d+)\]", r".\1", path.strip()).split(".")
+    _, equals, value = override.partition("=")
+    keys = _keys_of(override)
     if not equals or not all(keys):
         raise ConfigError(f"--set {override!r}: write key.path=value")
     nested = _load_yaml(value, f"--set {override!r}")
@@ -242,6 +249,10 @@ def parse_override(override: str) -> dict[str, JsonValue]:
         nested = {key: nested}
     values: dict[str, JsonValue] = nested
     return values
+
+
+def _keys_of(override: str) -> list[str]:
+    return re.sub(r"\[(\d+)\]", r".\1", override.partition("=")[0].strip()).split(".")
 
 
 def _load_yaml(text: str, place: str) -> Any:

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from tasks.config import for_source, merge
+from tasks.config import for_source
 from tasks.errors import ConfigError
 from tasks.manifest import Manifest, load_manifest
 from tasks.parts import Part, read_part
-from tasks.recipe import Recipe, parse_override
+from tasks.recipe import Recipe, parse_override, with_override
 from tasks.runs import RunRecord
 from tasks.samples import Sample, rank_of, read_texts
 from tasks.select import loses_too_much
@@ -154,7 +154,7 @@ def changed_config(record: RunRecord, overrides: Sequence[str]) -> SelectConfig:
             )
         if isinstance(parsed["select"], dict) and "drop_lists" in parsed["select"]:
             raise ConfigError(f"--set {override}: a drop list names documents, which no signal says; see basemill plan")
-        values = merge(values, parsed)
+        values = with_override(values, override)
     return Recipe.parse(values).select
 
 

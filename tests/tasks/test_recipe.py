@@ -264,7 +264,8 @@ def written(tmp_path: Path) -> Path:
     """A recipe in a file of its own folder."""
     path = tmp_path / "recipes" / "small.yaml"
     path.parent.mkdir()
-    path.write_text(yaml.safe_dump(values()))
+    select = {"drop_lists": [], "language": {"keep": ["en", "de"]}}
+    path.write_text(yaml.safe_dump(values(select=select)))
     return path
 
 
@@ -284,7 +285,10 @@ def test_overrides_are_laid_over_the_file_in_order(written: Path) -> None:
         ("vocabulary.siez=3", "vocabulary.siez: unknown key; did you mean 'size'"),
         ("vocabulary.size.x=3", "vocabulary.size: Input should be a valid integer"),
         ("vocabulary.size=", "vocabulary.size: Input should be a valid integer"),
-        ("train.phases.7.tokens=3", "train.phases"),
+        ("train.phases.7.tokens=3", r"train.phases: a list without a place '7'; it holds 0 \(main\)$"),
+        ("train.phases.main.tokens=3", r"^train.phases: a list without a place 'main'; it holds 0 \(main\)$"),
+        ("select.drop_lists.0.path=x", "select.drop_lists: a list without a place '0'; it holds nothing; give it as a"),
+        ("select.language.keep.de=1", "select.language.keep: a list without a place 'de'; it holds 0, 1$"),
     ],
 )
 def test_a_wrong_value_of_an_override_is_found_as_in_the_file(written: Path, override: str, message: str) -> None:
