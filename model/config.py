@@ -78,6 +78,11 @@ class PhaseRun(BaseModel, frozen=True, extra="forbid"):
     )
     max_epochs: float = Field(default=4.0, gt=0, exclude=True)  # a guard: no part of any key
 
+    @property
+    def rope_base(self) -> float:
+        """Base of the rotary frequencies: the phase's, else the model's."""
+        return self.phase.rope_base or self.model.rope_base
+
 
 class WeightsSource(BaseModel, frozen=True, extra="forbid", strict=True):
     """Weights that a training starts from."""

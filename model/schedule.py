@@ -106,7 +106,7 @@ def plan_step(run: PhaseRun, tokens: int, events: Events | None = None) -> StepP
         lr=lr_at(phase, end) * lr_batch_factor(phase, rows) * events.factor("lr", tokens),
         weight_decay=run.optimizer.weight_decay,
         clip=run.optimizer.clip_norm * events.factor("clip", tokens),
-        rope_base=phase.rope_base or run.model.rope_base,
+        rope_base=run.rope_base,
         slots=slots_of(phase.weights),
         is_last=end >= phase.tokens,
     )

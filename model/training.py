@@ -58,7 +58,7 @@ class Training:
         self.job, self.ranks = job, ranks
         self.compute, self.device = compute_of(job.settings, ranks), torch.device(job.settings.device)
         self.model = build_model(job.run.model, job.run.precision, self.device, job.settings)
-        self.model.rope_base = job.run.phase.rope_base or job.run.model.rope_base
+        self.model.rope_base = job.run.rope_base
         self.replica = replicate(self.model, job.settings)  # what is called in training; the model itself unless DDP
         self.optimizer = build_optimizer(self.model, job.run.optimizer)
         self.parameters = list(self.model.parameters())

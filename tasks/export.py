@@ -28,7 +28,7 @@ from tasks.manifest import Manifest, load_manifest
 from tasks.model_card import model_card
 from tasks.parts import read_part
 from tasks.storage import Storage
-from tasks.trained_model import check_vocabulary, load_weights, run_of
+from tasks.trained_model import check_vocabulary, context_of, load_weights, run_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -90,7 +90,7 @@ def write_model(
     size, run = vocabulary.extra["size"], run_of(trained)
     model, rows = load_weights(storage, trained.reference, run), real_rows(storage, trained)
     try:
-        theirs = as_theirs(model, size, context=run.phase.sequence_length)
+        theirs = as_theirs(model, size, context=context_of(storage, trained))
     except ValueError as error:
         raise DataError(f"export: {error}") from error
     difference, largest = largest_difference(model, theirs, rows, size)

@@ -126,7 +126,7 @@ def check_fork(storage: Storage, config: ForkConfig, run: PhaseRun, run_id: str 
     taken = find_checkpoint(storage, config, run_id)
     theirs = PhaseRun.model_validate(read_state(storage, taken.key).config)
     check_model(theirs.model, run.model, f"{taken.phase} of run {taken.run_id}")
-    there, here = (each.phase.rope_base or each.model.rope_base for each in (theirs, run))
+    there, here = theirs.rope_base, run.rope_base
     if there != here and run.phase.rope_base is None and run.model.positions == "rope":
         raise ConfigError(f"its weights know rope_base {there:g}, the model has {here:g}: give the phase a rope_base")
 

@@ -35,12 +35,13 @@ PLACE = "train.initialize_from.path"
 
 
 def import_weights(*, into: Workspace, config: ModelConfig, path: str) -> Manifest:
-    """The weights of the folder as a dataset that a phase can continue. `extra`: checkpoint, step, ordinals, shape.
+    """The weights of the folder as a dataset that a phase can continue.
 
-    Raises ConfigError when the folder holds no such model, or another one than `config`.
+    `extra`: checkpoint, step, ordinals, shape, context, rope_base. Raises ConfigError when the folder holds no such
+    model, or another one than `config`.
     """
     digests = digests_of(path, "config.json", WEIGHTS)
-    shape = check_model(path, config)
+    facts = check_model(path, config)
     dataset = into.dataset("import", config, inputs={}, module=__name__, external={"files": digests})
     if found := dataset.find():
         return found
@@ -50,7 +51,7 @@ def import_weights(*, into: Workspace, config: ModelConfig, path: str) -> Manife
         result = {"digest": digest, "step": 0, "tokens": 0, "ordinals": {}}
         return dataset.publish_files(
             {"checkpoint.json": orjson.dumps(result, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)},
-            extra={"checkpoint": step_key(folder, 0), "shape": shape, "parameters": config.num_parameters} | result,
+            extra={"checkpoint": step_key(folder, 0), "parameters": config.num_parameters} | facts | result,
         )
 
 
@@ -81,8 +82,8 @@ def read_model(path: str) -> ModelConfig:
         raise ConfigError(f"{PLACE} {path}: {error}") from error
 
 
-def check_model(path: str, config: ModelConfig) -> str:
-    """The folder's model_type. Raises ConfigError when its shape is not that of the recipe's model."""
+def check_model(path: str, config: ModelConfig) -> dict[str, Any]:
+    """{shape, context, rope_base} of config.json. Raises ConfigError when it is another model than the recipe's."""
     theirs, ours = (model.model_dump(exclude=FREE_FIELDS) for model in (read_model(path), config))
     if theirs["experts"] and ours["experts"]:  # losses and their weights are this training's own
         theirs["experts"], ours["experts"] = (
@@ -91,8 +92,9 @@ def check_model(path: str, config: ModelConfig) -> str:
     for name, value in theirs.items():
         if ours[name] != value:
             raise ConfigError(f"model.{name} is {ours[name]!r}, in {path} it is {value!r}: leave it out of the recipe")
-    shape: str = json.loads((Path(path) / "config.json").read_bytes())["model_type"]
-    return shape
+    given = json.loads((Path(path) / "config.json").read_bytes())
+    facts = {"shape": given["model_type"], "context": given.get("max_position_embeddings", 0)}
+    return facts | {"rope_base": read_model(path).rope_base}
 
 
 def digests_of(path: str, *patterns: str) -> dict[str, str]:

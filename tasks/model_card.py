@@ -10,6 +10,7 @@ from model.config import PhaseRun
 from tasks.contamination import ancestors, status_of_sets
 from tasks.manifest import Manifest, load_manifest
 from tasks.storage import Storage
+from tasks.trained_model import context_of
 
 HEAD = """---
 library_name: transformers
@@ -29,7 +30,7 @@ def model_card(storage: Storage, trained: Manifest, parity: dict[str, Any]) -> s
         ("layers, width", f"{model.num_layers}, {model.width}"),
         ("heads", f"{model.num_heads} for queries, {model.num_kv_heads} for keys and values"),
         ("vocabulary", f"{parity['vocabulary']:,}"),
-        ("context", f"{run.phase.sequence_length:,} tokens"),
+        ("context", f"{context_of(storage, trained):,} tokens"),
         ("weights", parity["weights_dtype"]),
         ("trained in", run.precision),
     ]

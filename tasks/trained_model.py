@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from model.architecture import ModelConfig
 from model.checkpoint_files import step_key
 from model.config import PhaseRun
+from tasks.contamination import ancestors
 from tasks.errors import DataError
 from tasks.manifest import Manifest, load_manifest
 from tasks.storage import Storage
@@ -64,9 +65,26 @@ def run_of(trained: Manifest) -> PhaseRun:
     return PhaseRun.model_validate(trained.config)
 
 
-def context_of(run: PhaseRun) -> int:
-    """Tokens that the model sees at most, as its export says."""
-    return run.model.max_positions if run.model.positions == "learned" else run.phase.sequence_length
+def context_of(storage: Storage, trained: Manifest) -> int:
+    """Tokens that the model sees at most, as its export says: the longest rows met with the RoPE base it now has.
+
+    main at 512, then 2,048 with another base: 2,048; main at 2,048, then 512 with the same base: 2,048, with another
+    one: 512. Imported weights count with the context of their config.json; learned positions are as many as there are.
+    """
+    run = run_of(trained)
+    if run.model.positions == "learned":
+        return run.model.max_positions
+    lengths = [run.phase.sequence_length]
+    for manifest in ancestors(storage, trained):
+        if manifest.stage in ("train", "fork"):
+            before = PhaseRun.model_validate(manifest.config if manifest.stage == "train" else manifest.extra["config"])
+            base, length = before.rope_base, before.phase.sequence_length
+        elif manifest.stage == "import":
+            base, length = manifest.extra["rope_base"], manifest.extra["context"]
+        else:
+            continue
+        lengths += [length] if base == run.rope_base else []
+    return max(lengths)
 
 
 def load_weights(storage: Storage, folder: str, run: PhaseRun) -> "Transformer":
@@ -91,7 +109,7 @@ def first_weights(run: PhaseRun, *, is_empty: bool = False) -> "Transformer":
     from model.initialization import initialize
 
     model = build_model(run.model, "fp32", torch.device("cpu"))
-    model.rope_base = run.phase.rope_base or run.model.rope_base
+    model.rope_base = run.rope_base
     model.eval()  # no dropout
     if not is_empty:
         initialize(model, run.model, run.seed)
@@ -104,7 +122,7 @@ def generate_text(
     """What the trained model writes after the prompt."""
     model = load_weights(storage, trained.reference, run_of(trained))
     tokenizer = vocabulary.read_file(storage, "tokenizer.json")
-    return continue_text(model, tokenizer, prompt, config, context=run_of(trained).phase.sequence_length)
+    return continue_text(model, tokenizer, prompt, config, context=context_of(storage, trained))
 
 
 def continue_text(

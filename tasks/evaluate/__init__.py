@@ -39,6 +39,7 @@ from tasks.trained_model import (
     TOKENIZER_FILE,
     SamplingConfig,
     check_vocabulary,
+    context_of,
     continue_text,
     first_weights,
     load_weights,
@@ -208,7 +209,7 @@ def sample_part(unit: Unit, writer: PartWriter) -> None:
     data = unit.storage.read_bytes(f"{tokenizer.stage}/{TOKENIZER_FILE}")
     with one_thread():
         texts = [
-            continue_text(model, data, prompt, unit.config.sampling, context=run.phase.sequence_length)
+            continue_text(model, data, prompt, unit.config.sampling, context=unit.arguments["context"])
             for prompt in unit.config.prompts
         ]
     writer.write(pa.table([list(unit.config.prompts), texts], schema=SAMPLE_SCHEMA))
@@ -247,7 +248,8 @@ def _sample(dataset: Dataset) -> list[dict[str, str]]:
     trained, vocabulary = dataset.inputs["trained"], dataset.inputs["vocabulary"]
     step = dataset.step("samples", SAMPLE_SCHEMA, inputs={"trained": trained, "vocabulary": vocabulary})
     files = [_file(trained, CHECKPOINT_FILE), _file(vocabulary, TOKENIZER_FILE)]
-    unit = step.unit(files, config=dataset.config, arguments={"run": trained.config})
+    arguments = {"run": trained.config, "context": context_of(dataset.storage, trained)}
+    unit = step.unit(files, config=dataset.config, arguments=arguments)
     [receipt] = step.compute([unit], sample_part)
     return [row for table in read_part(dataset.storage, receipt.part) for row in table.to_pylist()]
 

@@ -93,6 +93,7 @@ def score_tasks(
     step = dataset.step("tasks", SCHEMA, inputs={"trained": trained, "vocabulary": vocabulary})
     shared = {
         "run": trained.config,
+        "context": context_of(dataset.storage, trained),
         "prefix": vocabulary.extra["special_tokens"]["bos"],
         "vocabulary": vocabulary.extra["size"],
     }
@@ -124,7 +125,7 @@ def score_part(unit: Unit, writer: PartWriter) -> None:
             pairs.append(encoder.encode(item["context"], f" {choice}"))
             rows.append((number, place, len(choice), place == item["gold"], len(pairs[-1][1])))
     model = load_weights(unit.storage, checkpoint.stage, run)
-    scored = _likelihoods(model, pairs, context_of(run), unit.arguments["vocabulary"])
+    scored = _likelihoods(model, pairs, unit.arguments["context"], unit.arguments["vocabulary"])
     columns = zip(*((*row, *score) for row, score in zip(rows, scored, strict=True)), strict=True)
     writer.rows_in = len(rows)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]

@@ -57,7 +57,8 @@ def test_weights_are_those_of_the_folder_and_found_again(
     again = load_weights(trained_run.into.storage, imported.reference, run_of(trained_run.trained)).state_dict()
     for name, tensor in ours.state_dict().items():
         assert torch.equal(again[name][:300], tensor[:300]), name
-    assert (imported.stage, imported.extra["shape"]) == ("import", "llama")
+    facts = ("import", "llama", LENGTH, 5_000.0)
+    assert (imported.stage, *(imported.extra[name] for name in ("shape", "context", "rope_base"))) == facts
     dry = replace(trained_run.into, dry=True)
     assert import_weights(into=dry, config=read_model(str(folder)), path=str(folder)).reference == imported.reference
 

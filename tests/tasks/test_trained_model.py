@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tasks.errors import DataError
-from tasks.trained_model import SamplingConfig, first_weights, generate_text, load_weights, run_of
-from tests.tasks.conftest import WORDS, TrainedRun
+from tasks.manifest import Manifest
+from tasks.trained_model import SamplingConfig, context_of, first_weights, generate_text, load_weights, run_of
+from tests.tasks.conftest import LENGTH, WORDS, TrainedRun, phase_run
 
 
 def test_weights_are_the_checkpoint_s(trained_run: TrainedRun) -> None:
@@ -42,6 +45,45 @@ def test_text_repeats_with_its_seed_and_was_learned(trained_run: TrainedRun) -> 
     known = set("".join(WORDS) + " =.()\n0123456789")
     assert sum(letter in known for letter in text) > 0.9 * len(text), text  # untrained, any byte is as likely
     assert "<|" not in text
+
+
+def after(trained_run: TrainedRun, parent: Manifest, stage: str, length: int, base: float, **model: Any) -> Manifest:
+    """A further phase, or a fork of one, as its manifest tells of it."""
+    into = replace(trained_run.into, run_id="lengths")
+    run = phase_run(length)
+    run = run.model_copy(
+        update={
+            "phase": run.phase.model_copy(update={"rope_base": base}),
+            "model": run.model.model_copy(update=model),
+        }
+    )
+    dataset = into.dataset(stage, run, inputs={"parent": parent}, module="tasks.train", with_code=False)
+    return dataset.find() or dataset.publish_files({}, extra={"config": run.model_dump(mode="json")})
+
+
+@pytest.mark.parametrize(
+    ("phases", "context"),
+    [
+        ([("train", 32, 5_000.0)], LENGTH),  # an annealing with shorter rows
+        ([("train", 512, 5_000.0)], 512),
+        ([("train", 64, 5_000.0), ("train", 512, 1e6)], 512),  # long context with another base
+        ([("train", 512, 1e6), ("train", 32, 1e6)], 512),
+        ([("train", 512, 1e6), ("train", 32, 9e6)], 32),  # no more than 32 were met with this base
+        ([("fork", 256, 5_000.0), ("train", 32, 5_000.0)], 256),
+    ],
+)
+def test_the_context_is_the_longest_row_met_with_the_base(
+    trained_run: TrainedRun, phases: list[tuple[str, int, float]], context: int
+) -> None:
+    trained = trained_run.trained
+    for phase in phases:
+        trained = after(trained_run, trained, *phase)
+    assert context_of(trained_run.into.storage, trained) == context
+
+
+def test_learned_positions_are_the_context(trained_run: TrainedRun) -> None:
+    learned = after(trained_run, trained_run.trained, "train", 32, 5_000.0, positions="learned", max_positions=96)
+    assert context_of(trained_run.into.storage, learned) == 96
 
 
 def test_stages_load_no_torch_before_they_compute() -> None:
