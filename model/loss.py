@@ -57,31 +57,22 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         wants_gradient: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         nll_L, z_L = torch.zeros(2, len(x_LD), dtype=torch.float32, device=x_LD.device)
-        grad_x_LD = torch.empty_like(x_LD) if wants_gradient else None
-        grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if wants_gradient else None
+        wanted = slice(None if wants_gradient else 0)
+        grad_x_LD = torch.empty_like(x_LD[wanted])
+        grad_weight_VD = torch.zeros_like(weight_VD[wanted], dtype=torch.float32)
         step = max(1, min(len(x_LD), CHUNK_LOGITS[x_LD.device.type] // len(weight_VD)))
         # Written anew by each chunk: memory of its own for each would cost more than what is computed in it
-        product_CV, product_VD = (
-            x_LD.new_empty(step, len(weight_VD)),
-            torch.empty_like(weight_VD) if wants_gradient else None,
-        )
-        fp32_CV = product_CV.float()
+        product_CV, product_VD = x_LD.new_empty(step, len(weight_VD)), torch.empty_like(weight_VD[wanted])
+        fp32_CV = product_CV.float()  # itself in fp32
         for chunk in (slice(start, start + step) for start in range(0, len(x_LD), step)):
-            x_CD = x_LD[chunk]
-            out_CV, logits_CV = product_CV[: len(x_CD)], fp32_CV[: len(x_CD)]
-            torch.mm(x_CD, weight_VD.T, out=out_CV)
-            if fp32_CV is not product_CV:
-                logits_CV.copy_(out_CV)
-            if vocab_size is not None:
-                logits_CV[:, vocab_size:] = float("-inf")
+            x_CD, memory = x_LD[chunk], (product_CV[: len(x_LD[chunk])], fp32_CV[: len(x_LD[chunk])])
+            logits_CV = _logits(x_CD, weight_VD, vocab_size, *memory)
             _losses_to_gradient(logits_CV, targets_L[chunk], z_weight, (nll_L[chunk], z_L[chunk]))
-            if grad_x_LD is not None and grad_weight_VD is not None:
-                if fp32_CV is not product_CV:
-                    out_CV.copy_(logits_CV)
-                torch.mm(out_CV, weight_VD, out=grad_x_LD[chunk])
-                grad_weight_VD += torch.mm(out_CV.T, x_CD, out=product_VD)
-        if wants_gradient:
-            ctx.save_for_backward(grad_x_LD, grad_weight_VD)
+            if wants_gradient:
+                grad_logits_CV = _copied(logits_CV, memory[0])
+                torch.mm(grad_logits_CV, weight_VD, out=grad_x_LD[chunk])
+                grad_weight_VD += torch.mm(grad_logits_CV.T, x_CD, out=product_VD)
+        ctx.save_for_backward(grad_x_LD, grad_weight_VD)
         ctx.weight_dtype = weight_VD.dtype
         ctx.mark_non_differentiable(nll_L, z_L)
         return nll_L.sum() + z_weight * z_L.sum(), nll_L, z_L
@@ -92,6 +83,19 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         scale = grads[0]  # in place: a second backward through the same losses is refused by torch
         grads_of_inputs = grad_x_LD.mul_(scale.to(grad_x_LD.dtype)), grad_weight_VD.mul_(scale).to(ctx.weight_dtype)
         return *grads_of_inputs, None, None, None, None
+
+
+def _logits(x_CD: Tensor, weight_VD: Tensor, vocab_size: int | None, product_CV: Tensor, fp32_CV: Tensor) -> Tensor:
+    """Logits of a chunk in fp32, in the memory given."""
+    logits_CV = _copied(torch.mm(x_CD, weight_VD.T, out=product_CV), fp32_CV)
+    if vocab_size is not None:
+        logits_CV[:, vocab_size:] = float("-inf")
+    return logits_CV
+
+
+def _copied(tensor: Tensor, memory: Tensor) -> Tensor:
+    """In the type of `memory`, and there; as it is where it has that type."""
+    return tensor if tensor.dtype == memory.dtype else memory.copy_(tensor)
 
 
 def _losses_to_gradient(logits_CV: Tensor, targets_C: Tensor, z_weight: float, out: tuple[Tensor, Tensor]) -> None:

@@ -141,3 +141,12 @@ def test_bf16_inputs_fp32_losses() -> None:
     for grad, wanted_grad in zip(grads, torch.autograd.grad(wanted, (x_BTD, weight_VD)), strict=True):
         assert grad.dtype == torch.bfloat16
         torch.testing.assert_close(grad, wanted_grad, rtol=2e-2, atol=2e-2 * float(wanted_grad.abs().max()))
+
+
+def test_a_second_backward_through_the_same_losses_is_refused() -> None:
+    """Gradients are scaled in place; scaled twice they would be wrong without a word."""
+    x_BTD, weight_VD, targets_BT = make()
+    objective = token_losses(x_BTD, weight_VD, targets_BT).objective
+    objective.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        objective.backward()
