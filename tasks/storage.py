@@ -14,10 +14,11 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,6 +40,8 @@ S3_SETTINGS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and for a server other than Amazon's "
     "AWS_ENDPOINT_URL=http://HOST:PORT"
 )
+HTTP_SERVER_ERROR = 500  # and above
+QUIET_SECONDS = 60.0  # an operation that nobody tried for so long tells nothing of an outage; retries come every 20 s
 HASH_CHUNK_BYTES = 1 << 20
 
 
@@ -90,13 +93,17 @@ class Storage:
     @cached_property
     def _s3(self) -> Any:
         import s3fs  # late: a local run needs no S3 client, and it costs half a second to import
+        from aiobotocore.session import AioSession
 
         endpoint = os.environ.get("AWS_ENDPOINT_URL") or None
         if endpoint and not endpoint.startswith(("http://", "https://")):
             raise ConfigError(f"{self.url}: AWS_ENDPOINT_URL {endpoint!r} is no http://HOST:PORT or https://HOST")
+        session = AioSession()
+        session.register("needs-retry.s3", _outage_of("/".join(self.url.split("/")[:3])).note)
         return s3fs.S3FileSystem(
-            endpoint_url=endpoint, use_listings_cache=False, skip_instance_cache=True, config_kwargs=S3_CONFIG
-        )
+            endpoint_url=endpoint, session=session, use_listings_cache=False, skip_instance_cache=True,
+            config_kwargs=S3_CONFIG,
+        )  # fmt: skip
 
     def path(self, key: str) -> str:
         """Full path of a key: a local path, or bucket/prefix/key on S3."""
@@ -248,6 +255,38 @@ class Storage:
             yield scratch
         finally:
             scratch.unlink(missing_ok=True)
+
+
+class Outage:
+    """Tells once that a store fails while its client asks again, for minutes at times, and once that it is back."""
+
+    def __init__(self, place: str) -> None:
+        self.place, self.begun = place, 0.0
+        self.failing: dict[str, float] = {}  # operation -> when it failed last
+
+    def note(self, attempts: int, operation: Any, response: Any, caught_exception: Any, **_: Any) -> None:
+        """What came of one request; botocore asks its handlers of `needs-retry`, in the client's one thread."""
+        name, now = operation.name, time.monotonic()
+        status = response[0].status_code if response else 0
+        if caught_exception is None and status < HTTP_SERVER_ERROR:
+            was_failing = bool(self.failing)
+            self.failing = {
+                other: at for other, at in self.failing.items() if other != name and now - at < QUIET_SECONDS
+            }
+            if was_failing and not self.failing:
+                logger.warning("%s: answers again, after %.0f s", self.place, now - self.begun)
+        elif attempts > 1 or "Timeout" in type(caught_exception).__name__:  # one lost connection is no news
+            if not self.failing:
+                reason = str(caught_exception or f"HTTP status {status}").rstrip(".")
+                logger.warning("%s: does not answer as it should (%s: %s); asked again", self.place, name, reason)
+                self.begun = now
+            self.failing[name] = now
+
+
+@lru_cache
+def _outage_of(place: str) -> Outage:
+    """One for all storages of this process in the same bucket."""
+    return Outage(place)
 
 
 def sha256_of(file: BinaryIO) -> str:

@@ -5,11 +5,14 @@ import os
 import pickle
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 
 from tasks.errors import ConfigError, StorageError
-from tasks.storage import SCRATCH_PREFIX, Storage, probe_exclusive_create, sha256_of
+from tasks.storage import SCRATCH_PREFIX, Outage, Storage, probe_exclusive_create, sha256_of
+from tests.s3_proxy import s3_proxy_to
 
 
 @pytest.fixture(params=["disk", "s3"])
@@ -144,6 +147,37 @@ def test_a_dead_s3_server_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, s3
     monkeypatch.setattr("tasks.storage.S3_CONFIG", {"retries": {"max_attempts": 1}, "connect_timeout": 1})
     with pytest.raises(StorageError, match="s3://lake/x"):
         Storage("s3://lake/x").read_bytes("k")
+
+
+def test_an_outage_of_s3_is_told_once_and_so_is_its_end(
+    monkeypatch: pytest.MonkeyPatch, s3_server: str, s3_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with s3_proxy_to(s3_server) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        proxy.refuses = lambda method, path: method == "PUT" and proxy.refused < 2
+        Storage(s3_root).write_bytes("k", b"v")
+        assert Storage(s3_root).read_bytes("k") == b"v"
+    told, over = caplog.messages
+    assert told == "s3://lake: does not answer as it should (PutObject: HTTP status 503); asked again"
+    assert over.startswith("s3://lake: answers again, after ")
+
+
+def test_an_outage_lasts_until_what_failed_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    def request(name: str, status: int, attempts: int = 2) -> None:
+        outage.note(attempts, SimpleNamespace(name=name), (SimpleNamespace(status_code=status), {}), None)
+
+    outage = Outage("here")
+    request("PutObject", 503, attempts=1)
+    request("PutObject", 200)
+    assert not caplog.messages  # one hiccup is no outage
+    for _ in range(2):
+        request("PutObject", 503)
+        request("GetObject", 200)  # other servers behind one address may be well
+        request("HeadObject", 500)
+        request("PutObject", 200)
+        request("HeadObject", 404)  # an answer
+    outage.note(1, SimpleNamespace(name="GetObject"), None, ReadTimeoutError(endpoint_url="x"))
+    assert [line.split()[1] for line in caplog.messages] == ["does", "answers", "does", "answers", "does"]
 
 
 @pytest.mark.parametrize(
