@@ -5,8 +5,10 @@ goes on beside a save, stood still meanwhile, and a rank needed three times its 
 Layout: https://huggingface.co/docs/safetensors, with the metadata that DCP's reader expects.
 """
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -54,13 +56,26 @@ class ShardWriter(HuggingFaceStorageWriter):
             facts = {DCP_VERSION_KEY: str(HF_DCP_VERSION), FORMAT_KEY: FORMAT_VALUE}
             facts |= {CUSTOM_METADATA_KEY: json.dumps(offsets)}
             path = self.folder / f"shard-{plan.storage_data['shard_index']:05d}-model-00001-of-00001.safetensors"
-            with path.open("wb") as file:
-                write_safetensors(file, tensors, facts)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with path.open("wb") as file:
+                    write_safetensors(file, tensors, facts)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    raise no_room(path, sum(tensor.nbytes for tensor in tensors.values())) from error
+                raise
         future: Future[list[WriteResult]] = Future()
         future.set_result([])  # nobody asks where in a file a tensor lies: its header says it
         return future
+
+
+def no_room(path: Path, needed_bytes: int) -> OSError:
+    """What a full disk means for a file that was to be written there; what was written of it is removed."""
+    path.unlink(missing_ok=True)
+    free = shutil.disk_usage(path.parent).free
+    told = f"{os.strerror(errno.ENOSPC)}: {needed_bytes:,} bytes needed, {free:,} free"
+    return OSError(errno.ENOSPC, told, str(path))
 
 
 def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

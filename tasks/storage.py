@@ -185,7 +185,7 @@ class Storage:
 
     def write_bytes(self, key: str, data: bytes) -> None:
         """Write a file whole, replacing what was there."""
-        with _as_storage_error(self, key):
+        with _as_storage_error(self, key, len(data)):
             if self.is_s3:
                 self._s3.pipe_file(self.path(key), data)
                 return
@@ -199,7 +199,7 @@ class Storage:
 
     def create(self, key: str, data: bytes) -> bool:
         """Create a file that must not exist yet; False when it does. Content and name appear together."""
-        with _as_storage_error(self, key):
+        with _as_storage_error(self, key, len(data)):
             try:
                 if self.is_s3:
                     self._s3.pipe_file(self.path(key), data, mode="create")
@@ -217,7 +217,7 @@ class Storage:
 
     def publish_file(self, local_path: str | Path, key: str) -> None:
         """Make a finished scratch file visible under its key, whole or not at all; the scratch file is left alone."""
-        with _as_storage_error(self, key):
+        with _as_storage_error(self, key, os.path.getsize(local_path)):
             if self.is_s3:
                 self._s3.put_file(str(local_path), self.path(key))
                 return
@@ -321,6 +321,10 @@ def _regular_file(path: Path) -> os.stat_result | None:
     return None
 
 
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+
+
 def _disk_info(key: str, found: os.stat_result) -> FileInfo:
     stamp = f"{found.st_dev}:{found.st_ino}:{found.st_mtime_ns}:{found.st_ctime_ns}"
     return FileInfo(key, found.st_size, "", found.st_mtime, stamp)
@@ -355,7 +359,7 @@ def _store_errors(storage: Storage) -> tuple[tuple[type[Exception], ...], tuple[
 
 
 @contextlib.contextmanager
-def _as_storage_error(storage: Storage, key: str) -> Iterator[None]:
+def _as_storage_error(storage: Storage, key: str, needed_bytes: int = 0) -> Iterator[None]:
     """Errors of the store become StorageError; what callers act on (missing, exists) passes through."""
     try:
         yield
@@ -364,5 +368,7 @@ def _as_storage_error(storage: Storage, key: str) -> Iterator[None]:
     except _store_errors(storage)[0] as error:
         raise ConfigError(f"{storage.url}: {str(error).rstrip('.')}; {S3_SETTINGS}") from error
     except _store_errors(storage)[1] as error:
-        reason = getattr(error, "strerror", None) or error  # without scratch files that the reader never named
+        reason = getattr(error, "strerror", None) or str(error)  # without scratch files that the reader never named
+        if getattr(error, "errno", None) == errno.ENOSPC and not storage.is_s3:
+            reason += f": {needed_bytes:,} bytes needed, {_free_bytes(Path(storage.url)):,} free"
         raise StorageError(f"{storage.url}: {key}: {reason}") from error

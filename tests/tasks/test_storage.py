@@ -214,3 +214,18 @@ def test_what_the_disk_refuses_is_told_without_scratch_files(tmp_path: Path) -> 
     with pytest.raises(StorageError) as raised:
         storage.write_bytes("a" * 300, b"")
     assert str(raised.value) == f"{storage.url}: {'a' * 300}: File name too long"
+
+
+def test_a_full_disk_is_told_with_what_is_needed_and_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.storage.uuid.uuid4", lambda: SimpleNamespace(hex="full"))
+    (tmp_path / "k").write_bytes(b"before")
+    (tmp_path / "local").write_bytes(b"12345")
+    said = f"{tmp_path}: k: No space left on device: 5 bytes needed, [0-9,]+ free"
+    storage = Storage(str(tmp_path))
+    (tmp_path / f"{SCRATCH_PREFIX}full").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=said):
+        storage.write_bytes("k", b"12345")
+    (tmp_path / f"{SCRATCH_PREFIX}full").symlink_to("/dev/full")  # no hard link goes there: it is copied
+    with pytest.raises(StorageError, match=said):
+        storage.publish_file(tmp_path / "local", "k")
+    assert storage.read_bytes("k") == b"before"
