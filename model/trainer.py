@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -56,6 +55,8 @@ STOP_POLL_SECONDS = 1.0
 NUM_LOSSES = 4  # summed over the ranks at each step: nll, z, balance, router z
 
 Action = Literal["apply", "skip"]
+
+TERMINATED = threading.Event()  # set where this process was sent SIGTERM: it saves at the next step, and ends
 
 
 def train(job: Job, should_stop: Callable[[], bool] = lambda: False) -> Outcome:
@@ -325,17 +326,13 @@ class Trainer:
 
 @contextmanager
 def _sigterm_noted() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets, where this thread may say so (a thread of Ray Train may not)."""
-    noted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield noted
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        noted.set()
-
-    before = signal.signal(signal.SIGTERM, note)
+    """An event that SIGTERM sets; in another thread than the main one, who runs that one has to see to it."""
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, lambda number, frame: TERMINATED.set())
     try:
-        yield noted
+        yield TERMINATED
     finally:
-        signal.signal(signal.SIGTERM, before)
+        TERMINATED.clear()
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)

@@ -80,14 +80,16 @@ def failed_key(job: Job) -> str:
 def fit(job: Job) -> None:
     """Place and connect the ranks with Ray Train, and wait for their end; runs in a Ray task that takes no CPU."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig  # late: half a second, and only here
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
+
+    from tasks.train.ray_backend import SavingTorchConfig
 
     is_cuda = job.settings.device == "cuda"
     with scratch_folder(Path(f"{job.scratch}-ray")) as folder:
         TorchTrainer(
             train_rank,
             train_loop_config={"job": job},
-            torch_config=TorchConfig(backend="nccl" if is_cuda else "gloo"),
+            torch_config=SavingTorchConfig(backend="nccl" if is_cuda else "gloo"),
             scaling_config=ScalingConfig(num_workers=job.settings.ranks, use_gpu=is_cuda),
             run_config=RunConfig(
                 name=f"train-{job.attempt}",  # unique: Ray resumes a run of the same name by itself

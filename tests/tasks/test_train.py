@@ -469,15 +469,18 @@ def ray_workspace(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iter
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_killed_ranks_cost_attempts_not_the_result(ray_workspace: Workspace, packs: list[Manifest]) -> None:
-    """Two kills at random points; the ramp and dropout of the model are in play."""
+    """Two kills and a SIGTERM at random points; the ramp and dropout of the model are in play."""
     run = make_run(tokens=400 * ROWS * LENGTH, batch={0: ROWS, 20 * ROWS * LENGTH: 2 * ROWS})
     run = run.model_copy(update={"model": MODEL.model_copy(update={"dropout": 0.1})})
     undisturbed = train(packs, ray_workspace, run)
     again = replace(ray_workspace, generations={"train": 2})
-    for step in (2 * random.Random(1).randint(1, 20), 2 * random.Random(2).randint(25, 60)):
-        killer = threading.Thread(target=kill_a_rank, args=(again, undisturbed.reference, step), daemon=True)
+    moments = [2 * random.Random(seed).randint(*steps) for seed, steps in ((1, (1, 20)), (2, (25, 60)), (3, (65, 90)))]
+    stopped = "training was stopped from outside before its end"
+    for step, number in zip(moments, (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM), strict=True):
+        arguments = (again, undisturbed.reference, step, number)
+        killer = threading.Thread(target=kill_a_rank, args=arguments, daemon=True)
         killer.start()
-        with pytest.raises(WorkerLost, match="training workers died"):
+        with pytest.raises(WorkerLost, match=stopped if number == signal.SIGTERM else "training workers died"):
             train(packs, again, run)
         killer.join()
     resumed = train(packs, again, run)
@@ -486,8 +489,8 @@ def test_killed_ranks_cost_attempts_not_the_result(ray_workspace: Workspace, pac
     assert files[0] == files[1]
 
 
-def kill_a_rank(into: Workspace, other: str, step: int) -> None:
-    """SIGKILL a Ray Train worker below this process, never one of another Ray, once such a late checkpoint is there."""
+def kill_a_rank(into: Workspace, other: str, step: int, number: int) -> None:
+    """Signal a Ray Train worker below this process, never one of another Ray, once such a late checkpoint is there."""
     while not any(
         int(found.group(1)) >= step and not file.key.startswith(other)
         for file in into.storage.list_files("train")
@@ -497,7 +500,7 @@ def kill_a_rank(into: Workspace, other: str, step: int) -> None:
     for status in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if b"ray::RayTrainWorker" in status.read_bytes() and is_ours(int(status.parent.name)):
-                os.kill(int(status.parent.name), signal.SIGKILL)
+                os.kill(int(status.parent.name), number)
                 return
 
 
