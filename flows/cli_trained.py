@@ -60,6 +60,7 @@ def incidents(
     for incident in found:
         say(
             f"incident {incident.number}: phase {incident.phase}, step {incident.step}, attempt {incident.attempt}; "
+            f"bad steps {', '.join(map(str, incident.bad_steps))}; "
             f"{incident.named} of {incident.documents} documents named; by the numbers: {incident.verdict}"
         )
         traits = [(t.trait, round(t.named, 4), round(t.rest, 4), round(t.strength, 2)) for t in incident.in_common]
@@ -96,4 +97,5 @@ def exclude(
         return
     shown = ", ".join(f'{{path: "{entry["path"]}", sha256: "{entry["sha256"]}"}}' for entry in lists)
     say(f"{documents} documents listed in {storage.path(made.path.removeprefix('{root}/'))}")
-    say(f"to leave them out, give the recipe this, or --set: select.drop_lists=[{shown}]")
+    say(f"to leave them out, give the recipe select: {{drop_lists: [{shown}]}}")
+    say(f"or run it with --set 'select.drop_lists=[{shown}]'")

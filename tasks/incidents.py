@@ -85,10 +85,12 @@ def incidents_of(storage: Storage, record: RunRecord) -> list[Incident]:
     for phase, reference, entries, config in _trainings(storage, record):
         files = [file.key for file in storage.list_files(f"{reference}/incidents")]
         reports = sorted(key for key in files if key.endswith(".json") and not key.endswith(COMMON))
-        for prefix in (key.removesuffix(".json") for key in reports):
+        told = [(key.removesuffix(".json"), storage.read_json(key)) for key in reports]
+        told.sort(key=lambda pair: pair[1]["decision"]["skip"]["stop"])  # in time: a later attempt may end earlier
+        for prefix, report in told:
             if f"{prefix}{COMMON}" not in files:
                 _look_up(storage, prefix, config, entries)
-            report, found = (storage.read_json(f"{prefix}{end}") for end in (".json", COMMON))
+            found = storage.read_json(f"{prefix}{COMMON}")
             decision = {name: report["decision"][name] for name in ("step", "attempt", "bad_steps")}
             facts = {"phase": phase, "prefix": prefix, "verdict": report["numerical"]["verdict"]}
             incidents.append(Incident(number=len(incidents) + 1, **facts, **decision, **found))

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,25 @@ def test_it_is_looked_up_once(poisoned: Poisoned, incident: Incident, monkeypatc
     assert incidents_of(poisoned.lake.into.storage, poisoned.record) == [incident]
 
 
+def test_roll_backs_are_numbered_in_the_order_of_time(poisoned: Poisoned, incident: Incident) -> None:
+    """A second attempt whose trouble was found at an earlier step than that of the first."""
+    storage, second = poisoned.lake.into.storage, f"{incident.prefix.rpartition('/')[0]}/step-{incident.step - 1:08d}-2"
+    report = storage.read_json(f"{incident.prefix}.json")
+    report["decision"] |= {"step": incident.step - 1, "attempt": 2}
+    report["decision"]["skip"]["stop"] += 80
+    try:
+        storage.write_json(f"{second}.json", report)
+        storage.write_json(f"{second}.common.json", {"documents": 1, "named": 0, "in_common": []})
+        found = incidents_of(storage, poisoned.record)
+    finally:
+        for ending in (".json", ".common.json"):
+            storage.delete(f"{second}{ending}")
+    assert [(each.number, each.step, each.attempt) for each in found] == [
+        (1, incident.step, 1),
+        (2, incident.step - 1, 2),
+    ]
+
+
 def test_a_training_that_is_not_finished_tells_too(poisoned: Poisoned, incident: Incident) -> None:
     """Halted, or still going on: the run has no dataset, but noted where it trains."""
     unfinished = poisoned.record.model_copy(update={"datasets": []})
@@ -262,7 +282,11 @@ def test_the_commands_show_and_exclude(poisoned: Poisoned, incident: Incident) -
     root = ["--root", poisoned.lake.into.storage.url]
     shown = CliRunner().invoke(app, ["incidents", poisoned.record.run_id, *root])
     assert shown.exit_code == 0, shown.output
-    assert f"step {incident.step}, attempt 1; {incident.named} of {incident.documents} documents named" in shown.output
+    steps = ", ".join(map(str, incident.bad_steps))
+    assert (
+        f"step {incident.step}, attempt 1; bad steps {steps}; {incident.named} of {incident.documents} documents named"
+        in shown.output
+    )
     assert any(doc_id in shown.output for doc_id in poisoned.poison)
     figures = json.loads(CliRunner().invoke(app, ["incidents", *root, "--json"]).output)
     assert [figure["named"] for figure in figures] == [len(poisoned.poison)]
@@ -278,12 +302,14 @@ def test_the_commands_show_and_exclude(poisoned: Poisoned, incident: Incident) -
 
     told = CliRunner().invoke(app, ["exclude", "latest", "--incident", "1", *root])
     assert told.exit_code == 0, told.output
-    override = told.output.splitlines()[-1].partition("--set: ")[2]
+    override = told.output.splitlines()[-1].partition("--set ")[2]
     answer = json.loads(CliRunner().invoke(app, ["exclude", "latest", *root, "--json"]).output)
     assert answer["documents"] == len(poisoned.poison)
     made, _ = exclude(poisoned.lake.into.storage, poisoned.record, 1, 6.0)
     assert answer["drop_lists"] == [made.model_dump()]
-    assert override == f'select.drop_lists=[{{path: "{made.path}", sha256: "{made.sha256}"}}]'
+    named = f'[{{path: "{made.path}", sha256: "{made.sha256}"}}]'
+    assert shlex.split(override) == [f"select.drop_lists={named}"]  # as a shell takes it
+    assert f"select: {{drop_lists: {named}}}" in told.output
 
 
 def test_the_report_names_them(poisoned: Poisoned, incident: Incident) -> None:
