@@ -79,7 +79,7 @@ def context_of(storage: Storage, trained: Manifest) -> int:
         if manifest.stage in ("train", "fork"):
             before = PhaseRun.model_validate(manifest.config if manifest.stage == "train" else manifest.extra["config"])
             base, length = before.rope_base, before.phase.sequence_length
-        elif manifest.stage == "import":
+        elif manifest.stage == "import" and "context" in manifest.extra:  # older ones did not note it
             base, length = manifest.extra["rope_base"], manifest.extra["context"]
         else:
             continue
