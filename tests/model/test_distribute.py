@@ -115,12 +115,13 @@ def test_tied_matrix_stays_one_parameter(together: Results) -> None:
     assert "head.weight" in together["untied"]["weights"]
 
 
-def test_sums_of_collectives_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("reduced", "scattered"), [(1.0, 3.0), (3.0, 1.0), (3.0, 1.5)])
+def test_sums_of_collectives_are_checked(monkeypatch: pytest.MonkeyPatch, reduced: float, scattered: float) -> None:
     """pytorch#162338: gloo of one release summed where it should average, and the reverse."""
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, op: tensor)
-    monkeypatch.setattr(torch.distributed, "reduce_scatter_tensor", lambda out, tensor: out.fill_(1.0))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, op: tensor.fill_(reduced))
+    monkeypatch.setattr(torch.distributed, "reduce_scatter_tensor", lambda out, tensor: out.fill_(scattered))
     check_sums(Ranks(), torch.device("cpu"))  # one process asks nothing
-    with pytest.raises(RuntimeError, match=r"the sum of 1\.\.2 is 1\.0 and 1\.0, not 3\.0"):
+    with pytest.raises(RuntimeError, match=rf"the sum of 1\.\.2 is {reduced} and {scattered}, not 3\.0"):
         check_sums(Ranks(0, 2), torch.device("cpu"))
 
 
