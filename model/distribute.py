@@ -118,7 +118,7 @@ def check_sums(ranks: Ranks, device: torch.device) -> None:
     total = torch.full((2,), float(ranks.rank + 1), device=device)
     dist.all_reduce(total, op=dist.ReduceOp.SUM)
     scattered = torch.empty(1, device=device)
-    dist.reduce_scatter_tensor(scattered, torch.full((ranks.count,), float(ranks.rank + 1), device=device))
+    dist.reduce_scatter_single(scattered, torch.full((ranks.count,), float(ranks.rank + 1), device=device))
     wanted = ranks.count * (ranks.count + 1) / 2
     if total.tolist() != [wanted, wanted] or scattered.item() != wanted:
         raise RuntimeError(

@@ -119,7 +119,7 @@ def test_tied_matrix_stays_one_parameter(together: Results) -> None:
 def test_sums_of_collectives_are_checked(monkeypatch: pytest.MonkeyPatch, reduced: float, scattered: float) -> None:
     """pytorch#162338: gloo of one release summed where it should average, and the reverse."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, op: tensor.fill_(reduced))
-    monkeypatch.setattr(torch.distributed, "reduce_scatter_tensor", lambda out, tensor: out.fill_(scattered))
+    monkeypatch.setattr(torch.distributed, "reduce_scatter_single", lambda out, tensor: out.fill_(scattered))
     check_sums(Ranks(), torch.device("cpu"))  # one process asks nothing
     with pytest.raises(RuntimeError, match=rf"the sum of 1\.\.2 is {reduced} and {scattered}, not 3\.0"):
         check_sums(Ranks(0, 2), torch.device("cpu"))
