@@ -93,7 +93,8 @@ def activation_bytes(
     width, experts, size = config.width, config.experts, COMPUTE_BYTES[precision]
     heads, kv_heads = config.num_heads * config.head_width, config.num_kv_heads * config.head_width
     hidden = config.mlp_width * (4 if config.activation == "swiglu" else 2)
-    mlp = hidden if experts is None else experts.active * (3 * config.mlp_width + 2 * width) + width
+    expert = (3 if on_cuda else 4) * config.mlp_width + 2 * width  # the CPU's loop keeps silu(gate), too
+    mlp = hidden if experts is None else experts.active * expert + width
     norm = 2 * width * FP32_BYTES if config.norm == "rms" and not on_cuda else width * size
     heads_norm = 2 * (heads + kv_heads) * FP32_BYTES if config.qk_norm else 0
     block = 2 * (norm + width * size) + heads_norm + (3 * heads + 3 * kv_heads + mlp) * size
