@@ -86,7 +86,7 @@ def incidents_of(storage: Storage, record: RunRecord) -> list[Incident]:
         files = [file.key for file in storage.list_files(f"{reference}/incidents")]
         reports = sorted(key for key in files if key.endswith(".json") and not key.endswith(COMMON))
         told = [(key.removesuffix(".json"), storage.read_json(key)) for key in reports]
-        told.sort(key=lambda pair: pair[1]["decision"]["skip"]["stop"])  # in time: a later attempt may end earlier
+        told.sort(key=lambda pair: pair[1]["decision"]["skip"]["stop"])  # a later attempt may have an earlier step
         for prefix, report in told:
             if f"{prefix}{COMMON}" not in files:
                 _look_up(storage, prefix, config, entries)
